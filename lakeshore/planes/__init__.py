@@ -1,0 +1,1 @@
+"""Dispatch planes: where invocation rows and frame journals live."""

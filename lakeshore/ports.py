@@ -1,0 +1,31 @@
+"""What a lower floor may ask of a higher one; `lakeshore/__init__` plugs the other end in.
+
+A queue offers `.worker()`, a stream shows itself in a notebook: both live above. Neither may
+import upwards, so each asks here, by name, and the import happens at the first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_PORTS: dict[str, Callable[..., Any]] = {}
+
+
+def plug(name: str, target: Callable[..., Any]) -> None:
+    """Connect a port.
+
+    Parameters
+    ----------
+    name : str
+        ``"worker_thread"`` (queue -> `WorkerThread`), ``"show_stream"`` or ``"show_queue"``
+        (stream or queue -> notebook panel).
+    target : callable
+        What answers; called with the asker and its arguments.
+    """
+    _PORTS[name] = target
+
+
+def call(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Ask the floor above through port `name` and return its answer."""
+    return _PORTS[name](*args, **kwargs)

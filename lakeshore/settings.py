@@ -1,0 +1,107 @@
+"""The environment, read into one frozen dataclass; nobody else reads a LAKESHORE_ variable."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_PAYLOAD_DEFAULT = 256 * 1024 * 1024
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says.
+
+    Attributes
+    ----------
+    home : Path
+        ``LAKESHORE_HOME``, default ``~/.lakeshore``.
+    url : str or None
+        ``LAKESHORE_URL``: the control plane; None means the local file.
+    token : str or None
+        ``LAKESHORE_CLIENT_TOKEN``; never shown in the repr.
+    namespace : str
+        ``LAKESHORE_NAMESPACE``, default ``"default"``.
+    queue, root : str or None
+        ``LAKESHORE_QUEUE``, ``LAKESHORE_ROOT``: the daemon's fall-backs.
+    runtime_policy : str
+        ``LAKESHORE_RUNTIME_POLICY``: strict | minor | off, default ``"minor"``.
+    max_payload : int
+        ``LAKESHORE_MAX_PAYLOAD`` in bytes, default 256 MiB.
+    keep : float or None
+        ``LAKESHORE_KEEP`` (``30d``, ``12h``) in seconds; None keeps everything.
+    allow_network_fs : bool
+        ``LAKESHORE_ALLOW_NETWORK_FS=1``.
+    """
+
+    home: Path
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    namespace: str = "default"
+    queue: str | None = None
+    root: str | None = None
+    runtime_policy: str = "minor"
+    max_payload: int = MAX_PAYLOAD_DEFAULT
+    keep: float | None = None
+    allow_network_fs: bool = False
+
+    @property
+    def database(self) -> Path:
+        """The default local plane's file."""
+        return self.home / "dispatch.sqlite"
+
+
+def duration(text: str) -> float:
+    """Read a duration such as ``"30d"``, ``"1.5h"``, ``"90"`` (seconds).
+
+    Raises
+    ------
+    ValueError
+        When the text is not a number with an optional unit s, m, h, d or w.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration; write seconds, or a number with s, m, h, d or w ('30d')")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def read() -> Settings:
+    """Read the environment as it is now. Touches no file.
+
+    Raises
+    ------
+    ValueError
+        When a variable has a value it cannot have; the message names it.
+    """
+    env = os.environ
+
+    def text(name: str) -> str | None:
+        return env.get(name) or None
+
+    raw = text("LAKESHORE_MAX_PAYLOAD")
+    limit = MAX_PAYLOAD_DEFAULT
+    if raw is not None:
+        if not raw.isdigit() or not math.isfinite(float(raw)) or int(raw) < 1:
+            raise ValueError(f"LAKESHORE_MAX_PAYLOAD={raw!r}: wants a number of bytes, 1 or more")
+        limit = int(raw)
+    policy = text("LAKESHORE_RUNTIME_POLICY") or "minor"
+    if policy not in ("strict", "minor", "off"):
+        raise ValueError(f"LAKESHORE_RUNTIME_POLICY={policy!r}: wants strict, minor or off")
+    keep = text("LAKESHORE_KEEP")
+    home = text("LAKESHORE_HOME")
+    return Settings(
+        home=Path(home).expanduser() if home else Path.home() / ".lakeshore",
+        url=text("LAKESHORE_URL"),
+        token=text("LAKESHORE_CLIENT_TOKEN"),
+        namespace=text("LAKESHORE_NAMESPACE") or "default",
+        queue=text("LAKESHORE_QUEUE"),
+        root=text("LAKESHORE_ROOT"),
+        runtime_policy=policy,
+        max_payload=limit,
+        keep=duration(keep) if keep else None,
+        allow_network_fs=text("LAKESHORE_ALLOW_NETWORK_FS") == "1",
+    )
