@@ -92,7 +92,7 @@ def main() -> None:
             cold = (time.perf_counter() - started) * 1e3
             milliseconds(result, queue, 10)
             print(
-                f"Python {platform.python_version()}, {os.cpu_count()} cores, SQLite file, power-safe commits, "
+                f"Python {platform.python_version()}, {os.cpu_count()} cores, SQLite file, power-safe, "
                 f"isolation={options.isolation}, {options.runs} jobs a line"
             )
             print(f"{'daemon start -> first frame':<28} {cold:7.1f} ms")
