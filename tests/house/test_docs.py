@@ -36,9 +36,10 @@ def checked(cell: str) -> str:
         match = _ARROW.match(line)
         if match:
             ast.parse(match["code"], mode="eval")
+            value = match["value"]
             line = (
                 f"__got = repr({match['code']})\n"
-                f"assert __got == {match['value']!r}, f'the page promises {{{match['value']!r}}}, got {{__got}}'"
+                f"assert __got == {value!r}, f'the page promises {{{value!r}}}, got {{__got}}'"
             )
         lines.append(line)
     return "\n".join(lines)
@@ -104,21 +105,15 @@ def test_the_commands_exist(page: str, line: str) -> None:
         assert f"tasks.py {words[2]} " in tasks.stdout
         return
     if words[0] == "lakeshore":
-        chain = ["lakeshore.cli", *words[1:]]
+        program = [str(Path(sys.executable).parent / "lakeshore")]
+        verbs = list(takewhile(re.compile(r"[a-z]+").fullmatch, words[1:]))
     elif words[:3] == ["python", "-m", "lakeshore.daemon"]:
-        chain = words[2:]
+        program, verbs = [sys.executable, *words[1:3]], []
     else:
         return
-    verbs = [chain[0]]
-    for word in chain[1:]:
-        if word.startswith("-") or not re.fullmatch(r"[a-z-]+", word):
-            break
-        verbs.append(word)
-    text = usage(verbs)
-    for flag in [word.partition("=")[0] for word in chain if word.startswith("--")]:
-        assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text), (
-            f"{page}: {flag} is no flag of {verbs}"
-        )
+    text = usage([*program, *verbs])
+    for flag in [word.partition("=")[0] for word in words if word.startswith("--")]:
+        assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text), f"{page}: no flag {flag}: {line}"
 
 
 def test_the_arrow_rule() -> None:
