@@ -1,0 +1,27 @@
+"""How the guide is built: Sphinx, MyST pages, and the saved notebooks, shown and not run again.
+
+`docs/notebooks` is a link: Sphinx reads from below docs/ alone, and newcomers look for notebooks at the top.
+"""
+
+from __future__ import annotations
+
+from lakeshore import __version__
+
+project = "lakeshore"
+author = "the lakeshore authors"
+release = version = __version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+html_theme = "furo"
+html_title = f"lakeshore {release}"
+html_theme_options = {"source_view_link": ""}
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"
+nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "signature"
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+suppress_warnings = ["mystnb.unknown_mime_type"]
+highlight_language = "python"
