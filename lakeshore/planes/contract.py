@@ -2,6 +2,9 @@
 
 Everything above the planes takes any object with these verbs and learns about it from nothing
 but them and `trusted`. `lakeshore.conformance` runs each rule against any plane.
+
+Waiting verbs wake on events. A `poll` (seconds, > 0) is an upper bound between two looks; None
+leaves it to the plane.
 """
 
 from __future__ import annotations
@@ -238,7 +241,7 @@ class Plane(Protocol):
         """Return what was submitted, verbatim, or None."""
         ...
 
-    def result(self, inv_id: str, *, timeout: float | None = 30.0, poll: float = 0.02) -> bytes:
+    def result(self, inv_id: str, *, timeout: float | None = 30.0, poll: float | None = None) -> bytes:
         """Wait for the job to end and return its packed result (``b""`` when `ack` gave none).
 
         Raises
@@ -268,7 +271,7 @@ class Plane(Protocol):
         limit: int = 100,
         before: str | None = None,
     ) -> list[dict[str, Any]]:
-        """List rows, newest submitted first, without envelope and result; `before` is the id to go on from."""
+        """List rows, newest first, without envelope and result; `before`: the id to go on from."""
         ...
 
     def workers(self, queue: str | None = None) -> list[dict[str, Any]]:
@@ -306,7 +309,7 @@ class Plane(Protocol):
         ...
 
     def journal_read(
-        self, inv_id: str, *, since: int = -1, timeout: float | None = 30.0, poll: float = 0.02
+        self, inv_id: str, *, since: int = -1, timeout: float | None = 30.0, poll: float | None = None
     ) -> Iterator[tuple[int, bytes]]:
         """Yield ``(seq, frame)`` after `since`, waiting for more until a final frame or a terminal row.
 
@@ -323,10 +326,8 @@ class Plane(Protocol):
         """Drop all but the last `keep_last` frames; returns how many were dropped."""
         ...
 
-    def prune(
-        self, *, older_than: float, states: Iterable[str] = ..., limit: int | None = None
-    ) -> int:
-        """Delete rows that ended `older_than` seconds ago, and topics silent as long; returns how many rows."""
+    def prune(self, *, older_than: float, states: Iterable[str] = ..., limit: int | None = None) -> int:
+        """Delete rows that ended `older_than` seconds ago and topics silent as long; returns the rows."""
         ...
 
     def close(self) -> None:
@@ -338,7 +339,11 @@ def check_id(value: object, what: str = "id") -> str:
     """Return an invocation id that may be stored, or raise `ValueError`."""
     if not isinstance(value, str):
         raise ValueError(f"{what} {value!r}: wants a str, got {type(value).__name__}")
-    if not 1 <= len(value) <= 128 or not value.isascii() or not value.replace("-", "_").replace("_", "a").isalnum():
+    if (
+        not 1 <= len(value) <= 128
+        or not value.isascii()
+        or not value.replace("-", "_").replace("_", "a").isalnum()
+    ):
         raise ValueError(f"{what} {value[:140]!r}: wants 1 to 128 of A-Z a-z 0-9 _ -")
     return value
 
@@ -347,7 +352,9 @@ def check_name(value: object, what: str) -> str:
     """Return a namespace, queue, topic, key or worker id that may be stored, or raise `ValueError`."""
     if not isinstance(value, str):
         raise ValueError(f"{what} {value!r}: wants a str, got {type(value).__name__}")
-    if not value.isprintable() and any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in value):
+    if not value.isprintable() and any(
+        ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in value
+    ):
         raise ValueError(f"{what} {value[:60]!r}: holds a control character")
     if not 1 <= len(value.encode("utf-8", "surrogatepass")) <= 255:
         raise ValueError(f"{what} {value[:60]!r}: wants 1 to 255 UTF-8 bytes")

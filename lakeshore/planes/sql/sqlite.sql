@@ -1,0 +1,124 @@
+-- What only SQLite's plane says: its schema, and the heads of the queue that a claim looks at.
+
+-- name: schema
+-- One row an invocation: queue entry, metadata and state machine in one place. AUTOINCREMENT, since
+-- "oldest" is submission order in the plane and must not be reused; a lease counts on the machine's
+-- monotonic clock (lease_until), which is only comparable within one boot (lease_boot).
+CREATE TABLE invocation (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    ns TEXT NOT NULL,
+    id TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')),
+    priority REAL NOT NULL,
+    key TEXT,
+    parent TEXT,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    fence INTEGER NOT NULL DEFAULT 0,
+    losses INTEGER NOT NULL DEFAULT 0,
+    worker_id TEXT,
+    after TEXT,
+    submitted_at REAL NOT NULL,
+    not_before REAL,
+    lease_until REAL,
+    lease_boot TEXT,
+    started_at REAL,
+    finished_at REAL,
+    error TEXT,
+    traceback TEXT,
+    result BLOB,
+    envelope BLOB,
+    UNIQUE (ns, id)
+);
+-- Every row is in exactly one of these four, so a claim never walks past rows it cannot take.
+CREATE INDEX ready ON invocation (ns, queue, priority DESC, seq) WHERE state = 'queued' AND not_before IS NULL;
+CREATE INDEX delayed ON invocation (ns, queue, not_before) WHERE state = 'queued' AND not_before IS NOT NULL;
+CREATE INDEX leased ON invocation (ns, queue, lease_until, priority) WHERE state = 'running';
+CREATE INDEX ended ON invocation (ns, queue, state, finished_at) WHERE state IN ('succeeded', 'failed', 'cancelled');
+CREATE UNIQUE INDEX keyed ON invocation (ns, queue, key) WHERE key IS NOT NULL;
+-- Envelopes and results too large to be rewritten with each change of their row.
+CREATE TABLE payload (
+    seq INTEGER NOT NULL,
+    part TEXT NOT NULL CHECK (part IN ('envelope', 'result')),
+    body BLOB NOT NULL,
+    PRIMARY KEY (seq, part)
+);
+-- `stem` is the invocation that a journal belongs to: its own id, or the id without .log or .progress.
+CREATE TABLE journal (
+    jid INTEGER PRIMARY KEY AUTOINCREMENT,
+    ns TEXT NOT NULL,
+    id TEXT NOT NULL,
+    stem TEXT NOT NULL,
+    next_seq INTEGER NOT NULL DEFAULT 0,
+    trimmed_to INTEGER NOT NULL DEFAULT 0,
+    attempt_seq INTEGER NOT NULL DEFAULT 0,
+    closed INTEGER,
+    posted_at REAL NOT NULL,
+    UNIQUE (ns, id)
+);
+CREATE TABLE frame (
+    jid INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (jid, seq)
+) WITHOUT ROWID;
+CREATE TABLE worker (
+    ns TEXT NOT NULL,
+    worker_id TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    seen_at REAL NOT NULL,
+    PRIMARY KEY (ns, worker_id, queue)
+) WITHOUT ROWID;
+
+-- name: claim_other_boots
+-- A lease of another boot has lapsed: its worker cannot be alive.
+UPDATE invocation SET lease_until = 0, lease_boot = :boot WHERE state = 'running' AND lease_boot <> :boot;
+
+-- name: head_fifo
+SELECT seq, priority FROM invocation
+WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+ORDER BY priority DESC, seq LIMIT 1;
+
+-- name: head_filo
+-- The newest of the highest priority: the same index, its equal prefix walked backwards.
+SELECT seq, priority FROM invocation
+WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL AND priority = (
+    SELECT priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+    ORDER BY priority DESC LIMIT 1)
+ORDER BY seq DESC LIMIT 1;
+
+-- name: head_lapsed
+SELECT seq, priority FROM invocation
+WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
+ORDER BY lease_until, seq LIMIT 1;
+
+-- name: sample
+-- Gumbel-max: arg max of priority/T - ln(-ln u) draws row r with P(r) = exp(priority_r/T) / sum.
+-- Source: E. J. Gumbel, Statistical Theory of Extreme Values, 1954; priorities are taken relative to
+-- the highest, so that no quotient overflows. u has 52 bits and never reaches 0 or 1.
+WITH due (seq, priority) AS (
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+    UNION ALL
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now
+    UNION ALL
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
+), top (priority) AS (SELECT max(priority) FROM due)
+SELECT due.seq, max(
+    (due.priority - top.priority) / :temperature - ln(-ln(((random() & 4503599627370495) + 0.5) / 4503599627370496.0)))
+FROM due, top;
+
+-- name: next_due
+-- Unix seconds of the next delayed row, and monotonic seconds of the next lease to lapse.
+SELECT
+    (SELECT min(not_before) FROM invocation
+     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NOT NULL),
+    (SELECT min(lease_until) FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'running'),
+    EXISTS (SELECT 1 FROM invocation
+     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL);

@@ -1,0 +1,224 @@
+-- What the verbs say to any engine. Each UPDATE of `state` is one guarded transition of states.py;
+-- a guard that matches no row is a clean miss.
+
+-- name: submit
+INSERT INTO invocation (ns, id, queue, state, priority, key, parent, submitted_at, not_before, envelope)
+VALUES (:ns, :id, :queue, 'queued', :priority, :key, :parent, :now, :not_before, :envelope)
+ON CONFLICT DO NOTHING RETURNING seq;
+
+-- name: put_payload
+INSERT INTO payload (seq, part, body) VALUES (:seq, :part, :body);
+
+-- name: drop_result
+DELETE FROM payload WHERE seq = :seq AND part = 'result';
+
+-- name: find_key
+SELECT id FROM invocation WHERE ns = :ns AND queue = :queue AND key = :key;
+
+-- name: find_id
+SELECT queue, coalesce(envelope, (SELECT body FROM payload p WHERE p.seq = invocation.seq AND part = 'envelope'))
+FROM invocation WHERE ns = :ns AND id = :id;
+
+-- name: promote
+-- Delayed rows that are due become ready; no change of state.
+UPDATE invocation SET not_before = NULL
+WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now;
+
+-- name: claim
+UPDATE invocation SET
+    state = 'running', attempt = attempt + 1, fence = fence + 1,
+    losses = losses + CASE WHEN state = 'running' THEN 1 ELSE 0 END,
+    worker_id = :worker, after = :after, not_before = NULL,
+    lease_until = :until, lease_boot = :boot, started_at = :now
+WHERE seq = :seq AND (state = 'queued' OR (state = 'running' AND lease_until <= :mono))
+RETURNING id, envelope, attempt, queue, fence;
+
+-- name: claimed_after
+-- The claim that an earlier, identical ending made.
+SELECT id, envelope, attempt, queue, fence, lease_until, seq FROM invocation
+WHERE ns = :ns AND state = 'running' AND worker_id = :worker AND after = :after;
+
+-- name: payload
+SELECT body FROM payload WHERE seq = :seq AND part = :part;
+
+-- name: heartbeat
+UPDATE invocation SET state = 'running', lease_until = :until, lease_boot = :boot
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
+RETURNING seq;
+
+-- name: ack
+UPDATE invocation SET
+    state = 'succeeded', result = :result, finished_at = :now, error = NULL, traceback = NULL,
+    lease_until = NULL, lease_boot = NULL
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
+RETURNING seq, fence, queue;
+
+-- name: nack_retry
+UPDATE invocation SET
+    state = 'queued', not_before = :not_before, error = :error, traceback = :traceback,
+    worker_id = NULL, after = NULL, lease_until = NULL, lease_boot = NULL
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
+RETURNING seq, fence, queue;
+
+-- name: nack_fail
+UPDATE invocation SET
+    state = 'failed', error = :error, traceback = :traceback, finished_at = :now,
+    lease_until = NULL, lease_boot = NULL
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
+RETURNING seq, fence, queue;
+
+-- name: release
+UPDATE invocation SET
+    state = 'queued', attempt = attempt - 1, not_before = NULL, started_at = NULL,
+    worker_id = NULL, after = NULL, lease_until = NULL, lease_boot = NULL
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
+RETURNING seq, fence, queue;
+
+-- name: cancel
+UPDATE invocation SET
+    state = 'cancelled', finished_at = :now, lease_until = NULL, lease_boot = NULL
+WHERE ns = :ns AND id = :id AND state IN ('queued', 'running')
+RETURNING seq, queue;
+
+-- name: requeue
+UPDATE invocation SET
+    state = 'queued', attempt = 0, losses = 0, error = NULL, traceback = NULL, result = NULL,
+    worker_id = NULL, after = NULL, not_before = NULL, started_at = NULL, finished_at = NULL
+WHERE ns = :ns AND id = :id AND state IN ('failed', 'cancelled')
+RETURNING seq, queue;
+
+-- name: holder
+SELECT state, worker_id, fence, attempt FROM invocation WHERE ns = :ns AND id = :id;
+
+-- name: row
+SELECT id, ns, queue, state, priority, key, result, error, traceback, worker_id, attempt, fence, losses, parent,
+    submitted_at, not_before, lease_until, started_at, finished_at, seq
+FROM invocation WHERE ns = :ns AND id = :id;
+
+-- name: outcome
+SELECT state, coalesce(result, (SELECT body FROM payload p WHERE p.seq = invocation.seq AND part = 'result'))
+FROM invocation WHERE ns = :ns AND id = :id;
+
+-- name: count_queued
+SELECT
+    (SELECT count(*) FROM invocation
+     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL)
+  + (SELECT count(*) FROM invocation
+     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NOT NULL);
+
+-- name: count_running
+SELECT count(*) FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'running';
+
+-- name: count_ended
+-- The list repeats the partial index's condition, so that the index serves.
+SELECT count(*) FROM invocation
+WHERE ns = :ns AND queue = :queue AND state IN ('succeeded', 'failed', 'cancelled') AND state = :state;
+
+-- name: queues
+SELECT queue, state, count(*) FROM invocation
+WHERE ns = :ns AND state = 'queued' AND not_before IS NULL GROUP BY queue
+UNION ALL
+SELECT queue, state, count(*) FROM invocation
+WHERE ns = :ns AND state = 'queued' AND not_before IS NOT NULL GROUP BY queue
+UNION ALL
+SELECT queue, state, count(*) FROM invocation WHERE ns = :ns AND state = 'running' GROUP BY queue
+UNION ALL
+SELECT queue, state, count(*) FROM invocation
+WHERE ns = :ns AND state IN ('succeeded', 'failed', 'cancelled') GROUP BY queue, state;
+
+-- name: list
+SELECT id, ns, queue, state, priority, key, NULL, error, traceback, worker_id, attempt, fence, losses, parent,
+    submitted_at, not_before, lease_until, started_at, finished_at, seq
+FROM invocation
+WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) AND (:state IS NULL OR state = :state)
+    AND (:before IS NULL OR seq < (SELECT seq FROM invocation WHERE ns = :ns AND id = :before))
+ORDER BY seq DESC LIMIT :limit;
+
+-- name: seen
+INSERT INTO worker (ns, worker_id, queue, host, pid, version, seen_at)
+VALUES (:ns, :worker, :queue, :host, :pid, :version, :now)
+ON CONFLICT (ns, worker_id, queue) DO UPDATE SET
+    host = excluded.host, pid = excluded.pid, version = excluded.version, seen_at = excluded.seen_at;
+
+-- name: forget_workers
+DELETE FROM worker WHERE ns = :ns AND seen_at < :cut;
+
+-- name: workers
+SELECT worker_id, queue, host, pid, version, seen_at,
+    (SELECT count(*) FROM invocation i
+     WHERE i.ns = worker.ns AND i.queue = worker.queue AND i.state = 'running' AND i.worker_id = worker.worker_id)
+FROM worker WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) ORDER BY seen_at DESC, worker_id;
+
+-- name: journal
+SELECT jid, next_seq, trimmed_to, attempt_seq, closed FROM journal WHERE ns = :ns AND id = :id;
+
+-- name: take_seq
+UPDATE journal SET next_seq = next_seq + :n, posted_at = :now WHERE ns = :ns AND id = :id RETURNING jid, next_seq;
+
+-- name: open_journal
+INSERT INTO journal (ns, id, stem, next_seq, posted_at) VALUES (:ns, :id, :stem, :n, :now) RETURNING jid, next_seq;
+
+-- name: reach_seq
+UPDATE journal SET next_seq = max(next_seq, :seq + 1), posted_at = :now WHERE jid = :jid;
+
+-- name: put_frame
+INSERT INTO frame (jid, seq, body) VALUES (:jid, :seq, :body) ON CONFLICT DO NOTHING;
+
+-- name: close_journal
+UPDATE journal SET closed = :seq WHERE jid = :jid;
+
+-- name: reopen_journals
+UPDATE journal SET closed = NULL WHERE ns = :ns AND id IN (:id, :log, :progress) AND closed IS NOT NULL;
+
+-- name: restart_journals
+-- A requeued job begins anew: readers from the start see none of what was.
+UPDATE journal SET closed = NULL, attempt_seq = next_seq WHERE ns = :ns AND id IN (:id, :log, :progress);
+
+-- name: written_journals
+SELECT jid, next_seq, id FROM journal WHERE ns = :ns AND id IN (:id, :log, :progress) AND next_seq > 0;
+
+-- name: begin_attempt
+UPDATE journal SET closed = NULL, attempt_seq = next_seq, next_seq = next_seq + 1 WHERE jid = :jid;
+
+-- name: frames
+SELECT seq, body FROM frame WHERE jid = :jid AND seq > :since ORDER BY seq LIMIT 512;
+
+-- name: keep_from
+-- The lowest seq that stays when only the last :keep frames do.
+SELECT seq FROM frame WHERE jid = :jid ORDER BY seq DESC LIMIT 1 OFFSET :keep - 1;
+
+-- name: trim
+DELETE FROM frame WHERE jid = :jid AND seq < :seq RETURNING 1;
+
+-- name: trimmed
+UPDATE journal SET trimmed_to = max(trimmed_to, :seq) WHERE jid = :jid;
+
+-- name: prunable
+SELECT seq, id FROM invocation
+WHERE ns = :ns AND state IN ('succeeded', 'failed', 'cancelled') AND state = :state AND finished_at <= :cut
+LIMIT :limit;
+
+-- name: prune_row
+DELETE FROM invocation
+WHERE seq = :seq AND state IN ('succeeded', 'failed', 'cancelled') AND finished_at <= :cut RETURNING seq;
+
+-- name: prune_payload
+DELETE FROM payload WHERE seq = :seq;
+
+-- name: prune_frames
+DELETE FROM frame WHERE jid IN (SELECT jid FROM journal WHERE ns = :ns AND id IN (:id, :log, :progress));
+
+-- name: prune_journals
+DELETE FROM journal WHERE ns = :ns AND id IN (:id, :log, :progress);
+
+-- name: silent_topics
+SELECT jid FROM journal
+WHERE ns = :ns AND posted_at <= :cut
+    AND NOT EXISTS (SELECT 1 FROM invocation i WHERE i.ns = journal.ns AND i.id = journal.stem)
+LIMIT 500;
+
+-- name: prune_topic_frames
+DELETE FROM frame WHERE jid = :jid;
+
+-- name: prune_topic
+DELETE FROM journal WHERE jid = :jid;
