@@ -373,3 +373,13 @@ def check_number(value: object, what: str, *, minimum: float = -math.inf) -> flo
         bound = "" if minimum == -math.inf else f" of at least {minimum:g}"
         raise ValueError(f"{what} {value!r}: wants a finite number{bound}")
     return number
+
+
+def check_spec(spec: ClaimSpec) -> ClaimSpec:
+    """Return a claim that a plane can make, or raise `ValueError`."""
+    check_name(spec.queue, "queue")
+    if spec.kind not in KINDS:
+        raise ValueError(f"kind {spec.kind!r}: wants one of {', '.join(KINDS)}")
+    check_number(spec.temperature, "temperature", minimum=0)
+    check_number(spec.lease, "lease", minimum=0)
+    return spec

@@ -24,7 +24,6 @@ from lakeshore.errors import (
 )
 from lakeshore.planes import waiting
 from lakeshore.planes.contract import (
-    KINDS,
     SIBLINGS,
     Claimed,
     ClaimSpec,
@@ -32,6 +31,7 @@ from lakeshore.planes.contract import (
     check_id,
     check_name,
     check_number,
+    check_spec,
 )
 from lakeshore.planes.doorbell import Belfry, Bell
 from lakeshore.states import TERMINAL, State
@@ -196,7 +196,7 @@ class Store(ABC):
         wait: float = 0.0,
     ) -> list[Claimed]:
         """Take up to `n` jobs in one transaction; see `Plane.claim_many`."""
-        spec = _check_spec(ClaimSpec(queue, kind, temperature, lease))
+        spec = check_spec(ClaimSpec(queue, kind, temperature, lease))
         check_name(worker_id, "worker_id")
         check_number(wait, "wait", minimum=0)
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -410,7 +410,7 @@ class Store(ABC):
         verb = statement.partition("_")[0]
         if frame is not None:
             _check_frame(frame)
-        spec = None if next is None else _check_spec(next)
+        spec = None if next is None else check_spec(next)
         sampled = None if spec is None else self._sample(spec)
 
         def work(tx: Transaction) -> Claimed | None:
@@ -862,15 +862,6 @@ def _stem(journal: str) -> str:
         if journal.endswith(suffix):
             return journal[: -len(suffix)]
     return journal
-
-
-def _check_spec(spec: ClaimSpec) -> ClaimSpec:
-    check_name(spec.queue, "queue")
-    if spec.kind not in KINDS:
-        raise ValueError(f"kind {spec.kind!r}: wants one of {', '.join(KINDS)}")
-    check_number(spec.temperature, "temperature", minimum=0)
-    check_number(spec.lease, "lease", minimum=0)
-    return spec
 
 
 def _check_state(state: str) -> str:

@@ -1,0 +1,1 @@
+"""Queues: the surface people use over a plane."""

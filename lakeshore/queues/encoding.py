@@ -1,0 +1,73 @@
+"""What a submit puts on the plane: an envelope for a call, packed bytes for a plain payload."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from ulid import ULID
+
+from lakeshore import settings, wire
+from lakeshore.context import run
+from lakeshore.errors import PackError
+from lakeshore.planes.contract import Plane, Submission, check_id
+
+MISSING: Any = object()
+"""Stands for an argument that was not given, where None is a value."""
+
+
+@runtime_checkable
+class Invocable(Protocol):
+    """What can be submitted as a call; `lakeshore.Thunk` is one."""
+
+    def __envelope__(self, *, id: str, plane: Plane, key: str | None, parent: str | None) -> wire.Envelope:
+        """Return the envelope that invokes this call as invocation `id`."""
+        ...
+
+
+def new_id() -> str:
+    """Make an invocation id: a ULID, sortable by time of submission."""
+    return str(ULID())
+
+
+def submission(
+    payload: Any,
+    *,
+    plane: Plane,
+    envelope: bytes | None = None,
+    id: str | None = None,
+    key: str | None = None,
+    priority: float = 0.0,
+    parent: str | None = None,
+    delay: float = 0.0,
+) -> Submission:
+    """Build what `Plane.submit` stores, within the payload limit.
+
+    Raises
+    ------
+    PackError
+        When the payload has no form on the wire, or is over the limit.
+    TypeError
+        When both or neither of `payload` and `envelope` are given.
+    """
+    if (payload is MISSING) == (envelope is None):
+        raise TypeError("submit: wants either a payload or envelope=, not both and not neither")
+    id = new_id() if id is None else check_id(id)
+    if parent is None:
+        parent = run.invocation_id
+    if envelope is None:
+        if isinstance(payload, Invocable):
+            envelope = payload.__envelope__(id=id, plane=plane, key=key, parent=parent).to_bytes()
+        else:
+            envelope = wire.pack(payload)
+    limit = settings.read().max_payload
+    if len(envelope) > limit:
+        raise PackError(
+            f"submit: the job is {len(envelope):,} bytes and the limit is {limit:,} (LAKESHORE_MAX_PAYLOAD). "
+            "Write large data to a file (run.write) and pass its key."
+        )
+    return Submission(envelope=envelope, id=id, key=key, priority=priority, parent=parent, delay=delay)
+
+
+def decode(result: bytes) -> Any:
+    """Read a result; a plane's empty result is None."""
+    return wire.unpack(result) if result else None
