@@ -180,7 +180,7 @@ def installers(target):
 def isolated():
     """Give an environment in which neither lakeshore nor Jupyter touches the user's own files."""
     home = tempfile.mkdtemp(prefix="lakeshore-")
-    env = dict(os.environ, JUPYTER_PLATFORM_DIRS="1", PYDEVD_DISABLE_FILE_VALIDATION="1", MPLBACKEND="agg")
+    env = dict(os.environ, JUPYTER_PLATFORM_DIRS="1", PYDEVD_DISABLE_FILE_VALIDATION="1")
     for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "LAKESHORE_URL", "LAKESHORE_NAMESPACE"):
         env.pop(name, None)
     for name, folder in (
