@@ -1,0 +1,400 @@
+"""`pack` and `unpack`: any wire value to bytes and back, exactly or not at all.
+
+msgpack's C code does the work; Python walks a value only to prove it exact, and to say where it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import msgpack
+from msgpack import ExtType, packb, unpackb
+
+from lakeshore.errors import PackError, UnpackError
+from lakeshore.wire import registry
+from lakeshore.wire.codecs import Refused
+
+MAX_DEPTH = 512
+_FAST_EXTS = 4  # ExtTypes one in the other before the walk takes over: each costs C stack
+_TUPLE, _SET, _FROZENSET, _SLICE = 5, 15, 16, 23
+_NESTING: dict[type, int] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET, slice: _SLICE}
+_CONTAINERS = frozenset({list, dict, *_NESTING})
+_SCALARS = frozenset({type(None), bool, float, bytes})
+# msgpack writes these itself, without asking, and would bring them back as something else
+_UNASKED = frozenset({bytearray, memoryview, ExtType, msgpack.Timestamp})
+_MAX_LENGTH = 2**32 - 1
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+
+
+class _Walk(Exception):
+    """The fast path ends here: the walk decides."""
+
+
+def pack(value: Any, *, limit: int | None = None, at: str = "") -> bytes:
+    """Return the bytes of `value`.
+
+    Parameters
+    ----------
+    value : object
+        Any wire value: scalars, containers and the types of the ext table, nested up to 512 deep.
+    limit : int or None
+        The most bytes the result may have; None for no limit.
+    at : str
+        What to call `value` in a message, such as ``"args"``.
+
+    Raises
+    ------
+    PackError
+        When something in it has no exact form on the wire (the message has the path to it and the
+        way out), when it is nested too deep or holds itself, or when it is over `limit`.
+    """
+    try:
+        data: bytes = _packers[0](value)
+        if type(value) not in _SCALARS:
+            _check(value, MAX_DEPTH, asked=True)
+    except Exception:  # noqa: BLE001 - whatever stopped the fast path, the walk packs it or says why not
+        data = _pack_walking(value, at)
+    if limit is not None and len(data) > limit:
+        raise PackError(oversize(f"value{' at ' + at if at else ''}", len(data), limit))
+    return data
+
+
+def unpack(data: bytes) -> Any:
+    """Return the value that `pack` made these bytes of.
+
+    Raises
+    ------
+    UnpackError
+        When the bytes are truncated, forged, nested too deep, or need a package that is not installed.
+    """
+    return decode(data, MAX_DEPTH)
+
+
+def oversize(what: str, size: int, limit: int) -> str:
+    """Return the message about a `size` over the `limit`."""
+    return (
+        f"cannot pack {what}: its size is {_size(size)}, over the limit of {_size(limit)} "
+        "(LAKESHORE_MAX_PAYLOAD). "
+        "Write it to a file and send the key: path = run.write(key), then return key"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB ({count} bytes)" if count >= 2**20 else f"{count} bytes"
+
+
+# ---- packing
+
+
+def _make_default(level: int) -> Callable[[Any], ExtType]:
+    def default(value: Any) -> ExtType:
+        kind = type(value)
+        code = _NESTING.get(kind)
+        if code is not None:
+            if level == _FAST_EXTS:
+                raise _Walk
+            return ExtType(code, _packers[level + 1](_items(value)))
+        found = registry.encoder(kind)
+        if found is None:
+            raise _Walk
+        return ExtType(found[0], found[1](value))
+
+    return default
+
+
+_packers: list[Callable[[Any], bytes]] = [
+    partial(packb, default=_make_default(level), strict_types=True) for level in range(_FAST_EXTS + 1)
+]
+
+
+def _items(value: Any) -> list[Any]:
+    return [value.start, value.stop, value.step] if type(value) is slice else list(value)
+
+
+def _check(value: Any, depth: int, *, asked: bool) -> None:
+    """Raise `_Walk` where `value` is deeper than `depth`, or (`asked`) holds what msgpack writes unasked."""
+    level: list[Any] = [value]
+    kinds: set[type] = {type(value)}
+    for _ in range(depth + 1):
+        if asked and not kinds.isdisjoint(_UNASKED):
+            raise _Walk
+        if kinds.isdisjoint(_CONTAINERS):
+            return
+        items: list[Any] = []
+        for container in level:
+            kind = type(container)
+            if kind in _CONTAINERS:
+                items.extend(container if kind is not slice else _items(container))
+                if kind is dict:
+                    items.extend(container.values())
+        level = items
+        kinds = set(map(type, items))
+    raise _Walk
+
+
+def _pack_walking(value: Any, at: str) -> bytes:
+    path: list[str] = [at]
+    try:
+        plain = _plain(value, path, set())
+        data: bytes = packb(plain, strict_types=True)
+        return data
+    except PackError:
+        raise
+    except Refused as e:
+        reason = str(e)
+    except RecursionError:
+        reason = f"{_TOO_DEEP}, or deeper than Python's recursion limit leaves room for here. Flatten it"
+    except RuntimeError as e:
+        reason = f"it changed while it was packed ({e}); pack a copy"
+    if len(path) > 24:
+        path[12:-12] = [" ... "]
+    where = "".join(path)
+    raise PackError(f"cannot pack value{' at ' + where if where else ''}: {reason}")
+
+
+def _plain(value: Any, path: list[str], above: set[int]) -> Any:
+    """Return `value` in msgpack's own types and ExtTypes. On a refusal, `path` says where it happened."""
+    kind = type(value)
+    if kind in _SCALARS and (kind is not bytes or len(value) <= _MAX_LENGTH):
+        return value
+    if kind is int and -(2**63) <= value < 2**64:
+        return value
+    if kind is str:
+        return _plain_text(value)
+    if kind not in _CONTAINERS:
+        return _plain_leaf(value)
+    if id(value) in above:
+        raise Refused("it contains itself, and would nest without end")
+    if len(above) >= MAX_DEPTH:
+        raise Refused(f"{_TOO_DEEP}. Flatten it")
+    above.add(id(value))
+    if kind is dict:
+        table = {}
+        for key, item in value.items():
+            path.append(f" key {_short(key)}")
+            plain_key = _plain(key, path, above)
+            path[-1] = f"[{_short(key)}]"
+            table[plain_key] = _plain(item, path, above)
+            path.pop()
+        above.discard(id(value))
+        return table
+    items = []
+    for index, item in enumerate(_items(value)):
+        path.append(f".{('start', 'stop', 'step')[index]}" if kind is slice else f"[{index}]")
+        items.append(_plain(item, path, above))
+        path.pop()
+    above.discard(id(value))
+    return items if kind is list else ExtType(_NESTING[kind], packb(items, strict_types=True))
+
+
+def _plain_text(value: str) -> str:
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as e:
+        raise Refused(
+            f"the str holds a lone surrogate at index {e.start}, which UTF-8 cannot; "
+            "send bytes: value.encode('utf-8', 'surrogateescape')"
+        ) from None
+    if size > _MAX_LENGTH:
+        raise Refused("a str of 4 GiB or more does not fit; write it to a file with run.write(key)")
+    return value
+
+
+def _plain_leaf(value: Any) -> ExtType:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        found = registry.encoder(kind)
+        if found is not None:
+            return ExtType(found[0], found[1](value))
+    except ImportError as e:
+        raise Refused(f"{name} needs a package that is not there: {e}") from e
+    except (MemoryError, RecursionError, Refused):
+        raise
+    except Exception as e:
+        raise Refused(f"{name} cannot be encoded: {type(e).__name__}: {e}") from e
+    try:
+        codec = registry.user_encoder(value)
+        body = codec and codec.encode(value)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as e:
+        raise Refused(f"a registered codec failed on {name}: {type(e).__name__}: {e}") from e
+    if codec is None:
+        raise Refused(f"no codec for {kind.__qualname__!r}; {advice(value)}")
+    if type(body) is not bytes:
+        raise Refused(
+            f"encode of codec {codec.name!r} returned {type(body).__name__}, wants bytes; use wire.pack"
+        )
+    return ExtType(codec.code, body)
+
+
+def _short(key: object) -> str:
+    text = f'"{key}"' if type(key) is str and '"' not in key and key.isprintable() else repr(key)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_ADVICE: tuple[tuple[str, str], ...] = (
+    ("memoryview", "send bytes(value)"),
+    ("ExtType", "register a codec for the type it stands for"),
+    ("Timestamp", "send value.to_datetime()"),
+)
+
+
+def advice(value: object) -> str:
+    """Return what to send in place of `value`, which has no codec."""
+    kind = type(value)
+    if isinstance(value, enum.Enum):
+        return "an Enum comes back as no Enum: send its .value, or register a codec"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return "a dataclass: send dataclasses.asdict(value), or register a codec"
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return "a namedtuple: send value._asdict() or tuple(value), or register a codec"
+    if hasattr(kind, "model_dump"):
+        return "a pydantic model: send value.model_dump(), or register a codec"
+    if isinstance(value, BaseException):
+        return "raise it, or send its text: str(value)"
+    for base in (str, bytes, bytearray, int, float, complex, dict, list, tuple, set, frozenset):
+        if isinstance(value, base):
+            return f"a subclass of {base.__name__} comes back as {base.__name__}: send {base.__name__}(value)"
+    for known, text in _ADVICE:
+        if kind.__name__ == known:
+            return text
+    if isinstance(value, type) or callable(value):
+        return "code does not travel as a value: submit thunk(f, ...)"
+    if isinstance(value, Iterable):
+        return "send list(value), a dict of plain values, or register a codec with wire.register"
+    return "return a dict of plain values, or register a codec with wire.register"
+
+
+# ---- unpacking
+
+
+def decode(data: bytes, depth: int) -> Any:
+    """Return the value of these bytes, its containers nested at most `depth` deep. Raises `UnpackError`."""
+    try:
+        try:
+            value = load(data, _hooks[0])
+            if len(data) > depth:  # a level takes a byte at least
+                _check(value, depth, asked=False)
+        except _Walk:
+            value = _resolve(load(data, ExtType), depth)
+    except UnpackError:
+        raise
+    except RecursionError as e:
+        raise UnpackError("cannot unpack: nested too deep for Python's recursion limit here") from e
+    except Exception as e:
+        raise UnpackError(f"cannot unpack: {_reason(e, data)}") from e
+    return value
+
+
+def decode_plain(data: bytes, what: str) -> Any:
+    """Return a value of msgpack's own types, ExtTypes as they are. Raises `UnpackError` that names `what`."""
+    try:
+        value = load(data, ExtType)
+        _check(value, MAX_DEPTH, asked=False)
+    except _Walk:
+        raise UnpackError(f"cannot unpack {what}: {_TOO_DEEP}") from None
+    except Exception as e:
+        raise UnpackError(f"not an {what}: {_reason(e, data)}") from e
+    return value
+
+
+def _reason(error: Exception, data: bytes) -> str:
+    if type(data) is not bytes and not isinstance(data, (bytearray, memoryview)):
+        return f"wants bytes, got {type(data).__name__}"
+    if isinstance(error, msgpack.exceptions.StackError):
+        return _TOO_DEEP
+    if isinstance(error, msgpack.exceptions.ExtraData):
+        return f"{len(error.extra)} bytes are left over after the value"
+    return f"the bytes are damaged or not ours ({type(error).__name__}: {error})"
+
+
+def load(data: bytes, ext_hook: Callable[[int, bytes], Any]) -> Any:
+    """Return msgpack's reading of `data`, after proving that no declared length is a lie."""
+    if len(data) > MAX_DEPTH:
+        # the decoder allocates a list at its declared length; skipping allocates nothing
+        scan = msgpack.Unpacker(max_buffer_size=len(data))
+        scan.feed(data)
+        scan.skip()
+    return unpackb(data, ext_hook=ext_hook, strict_map_key=False, timestamp=3)
+
+
+def _build(code: int, items: Any) -> Any:
+    if type(items) is not list:
+        raise UnpackError(f"cannot unpack: ext {code} wants a list, got {type(items).__name__}")
+    if code == _TUPLE:
+        return tuple(items)
+    if code == _SLICE:
+        if len(items) != 3:
+            raise UnpackError(f"cannot unpack: a slice wants 3 items, got {len(items)}")
+        return slice(*items)
+    return set(items) if code == _SET else frozenset(items)
+
+
+def _make_hook(level: int) -> Callable[[int, bytes], Any]:
+    def hook(code: int, data: bytes) -> Any:
+        if code in _NESTING_CODES:
+            if level == _FAST_EXTS:
+                raise _Walk
+            return _build(code, load(data, _hooks[level + 1]))
+        found = registry.decoder(code)
+        if found is not None:
+            return found(data)
+        if registry.user_decoder(code) is not None:
+            raise _Walk
+        return ExtType(code, data)
+
+    return hook
+
+
+_NESTING_CODES = frozenset(_NESTING.values())
+_hooks: list[Callable[[int, bytes], Any]] = [_make_hook(level) for level in range(_FAST_EXTS + 1)]
+
+
+def _resolve(value: Any, room: int) -> Any:
+    """Return `value` with its ExtTypes decoded; one Python frame a level, and none of C's stack."""
+    kind = type(value)
+    code = None
+    if kind is ExtType:
+        code, data = value
+        if code not in _NESTING_CODES:
+            return _decode_leaf(code, data)
+        value = load(data, ExtType)
+        if type(value) is not list:
+            return _build(code, value)
+        kind = list
+    if kind is not list and kind is not dict:
+        return value
+    if room <= 0:
+        raise UnpackError(f"cannot unpack: {_TOO_DEEP}")
+    if kind is dict:
+        table = {}
+        for key, item in value.items():
+            table[_resolve(key, room - 1)] = _resolve(item, room - 1)
+        return table
+    for index, item in enumerate(value):
+        if type(item) is ExtType or type(item) is list or type(item) is dict:
+            value[index] = _resolve(item, room - 1)
+    return value if code is None else _build(code, value)
+
+
+def _decode_leaf(code: int, data: bytes) -> Any:
+    found = registry.decoder(code)
+    if found is not None:
+        return found(data)
+    codec = registry.user_decoder(code)
+    if codec is None:
+        return ExtType(code, data)
+    try:
+        return codec.decode(data)
+    except (UnpackError, RecursionError):
+        raise
+    except Exception as e:
+        raise UnpackError(
+            f"cannot unpack: codec {codec.name!r} (ext {code}) failed: {type(e).__name__}: {e}"
+        ) from e
