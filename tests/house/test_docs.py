@@ -36,10 +36,10 @@ def checked(cell: str) -> str:
         match = _ARROW.match(line)
         if match:
             ast.parse(match["code"], mode="eval")
-            value = match["value"]
+            promise = match["value"]
             line = (
-                f"__got = repr({match['code']})\n"
-                f"assert __got == {value!r}, f'the page promises {{{value!r}}}, got {{__got}}'"
+                f"__got = repr(({match['code']}))\n"
+                f"assert __got == {promise!r}, 'the page promises ' + {promise!r} + ', got ' + __got"
             )
         lines.append(line)
     return "\n".join(lines)
