@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lakeshore import ports
+from lakeshore.errors import UnpackError
 from lakeshore.planes.contract import (
-    Claimed,
     ClaimSpec,
     Plane,
     check_id,
@@ -216,16 +216,27 @@ class SyncQueue:
     # -- working by hand ------------------------------------------------------
 
     def claim(self, *, wait: float = 0.0, lease: float = 30.0) -> Job | None:
-        """Take the next job to work on it here, waiting up to `wait` seconds for one."""
-        claimed = self.plane.claim(
-            self.name,
-            self.worker_id,
-            kind=self.kind,
-            temperature=self.temperature,
-            lease=lease,
-            wait=wait,
-        )
-        return None if claimed is None else self._job(claimed, lease)
+        """Take the next job to work on it here, waiting up to `wait` seconds for one.
+
+        A job whose payload cannot be decoded is failed, with the reason on its row, and the next one
+        is taken.
+        """
+        while True:
+            claimed = self.plane.claim(
+                self.name,
+                self.worker_id,
+                kind=self.kind,
+                temperature=self.temperature,
+                lease=lease,
+                wait=wait,
+            )
+            if claimed is None:
+                return None
+            try:
+                return Job(self.plane, claimed, self.worker_id, lease)
+            except UnpackError as error:
+                told = {"type": type(error).__name__, "message": f"the payload cannot be decoded: {error}"}
+                self.plane.nack(claimed.id, self.worker_id, error=told, retry=False, fence=claimed.fence)
 
     def ack(self, job: Job, result: Any = None) -> None:
         """End a claimed job as succeeded; see `Job.ack`."""
@@ -255,13 +266,6 @@ class SyncQueue:
         if self._worker_id is None:
             self._worker_id = new_worker_id()
         return self._worker_id
-
-    def _job(self, claimed: Claimed, lease: float) -> Job:
-        try:
-            return Job(self.plane, claimed, self.worker_id, lease)
-        except BaseException:
-            self.plane.release(claimed.id, self.worker_id, fence=claimed.fence)
-            raise
 
     def worker(self, **options: Any) -> Any:
         """Start a worker for this queue in a thread of this process; see `WorkerThread`."""
