@@ -21,7 +21,7 @@ from jupyter_client.manager import KernelManager
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^```\{?(\w+)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
-_ARROW = re.compile(r"^(?P<code>\S.*?)\s+# → (?P<value>.+)$")
+_ARROW = re.compile(r"\s# → (?P<value>.+)$")
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -30,18 +30,19 @@ def blocks(page: Path, *languages: str) -> list[str]:
 
 
 def checked(cell: str) -> str:
-    """Turn each ``expression  # → value`` line of a cell into an assertion."""
-    lines = []
-    for line in cell.splitlines():
-        match = _ARROW.match(line)
-        if match:
-            ast.parse(match["code"], mode="eval")
-            promise = match["value"]
-            line = (
-                f"__got = repr(({match['code']}))\n"
-                f"assert __got == {promise!r}, 'the page promises ' + {promise!r} + ', got ' + __got"
-            )
-        lines.append(line)
+    """Turn each ``expression  # → value`` statement of a cell into an assertion; magics stay as they are."""
+    lines = cell.splitlines()
+    python = "\n".join("pass" if line.startswith(("%", "!")) else line for line in lines)
+    if cell.startswith("%%"):
+        return cell
+    for node in reversed(ast.parse(python).body):
+        match = _ARROW.search(lines[(node.end_lineno or 0) - 1])
+        if match and isinstance(node, ast.Expr):
+            code, promise = ast.unparse(node.value), match["value"]
+            lines[node.lineno - 1 : node.end_lineno] = [
+                f"__got = repr({code})",
+                f"assert __got == {promise!r}, 'the page promises ' + {promise!r} + ', got ' + __got",
+            ]
     return "\n".join(lines)
 
 
