@@ -118,7 +118,7 @@ def make_venv():
             return
     shutil.rmtree(VENV, ignore_errors=True)
     raise TaskError(
-        f"could not make a virtual environment with {sys.executable}: its venv module lacks ensurepip. "
+        f"could not make a virtual environment with {sys.executable}: its venv module does not work here. "
         f"Debian and Ubuntu: apt-get install {package}; elsewhere: install uv or virtualenv. "
         "Then run this again."
     )
@@ -238,10 +238,10 @@ def test(arguments):
         return code
 
 
-def lint(arguments):
+def lint(_):
     """Check style, format and types."""
     steps = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["mypy", "tests/typing"])
-    return max([run([PYTHON, "-m", *step, *arguments]) for step in steps])
+    return max([run([PYTHON, "-m", *step]) for step in steps])
 
 
 def docs(arguments):
