@@ -40,6 +40,7 @@ import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any
 
@@ -58,6 +59,10 @@ _TAGS = re.compile(
 _FLAGS = int(re.ASCII | re.IGNORECASE | re.LOCALE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.UNICODE)
 
 
+# with a small buffer to begin with, which grows: msgpack's 256 KiB cost a system call each time
+plain_packb: Callable[..., bytes] = partial(packb, strict_types=True, buf_size=1024)
+
+
 class Refused(Exception):
     """An encoder cannot carry this value exactly; the message says why and what to send instead."""
 
@@ -68,12 +73,6 @@ def fields(body: bytes, count: int, what: str) -> list[Any]:
     if type(items) is not list or len(items) != count:
         raise ValueError(f"{what} wants a list of {count}")
     return items
-
-
-def packed(items: list[Any]) -> bytes:
-    """Return a list of plain values as bytes."""
-    data: bytes = packb(items)
-    return data
 
 
 def _encode_int(value: int) -> bytes:
@@ -170,7 +169,7 @@ def _decode_date(body: bytes) -> dt.date:
 
 
 def _encode_timedelta(value: dt.timedelta) -> bytes:
-    return packed([value.days, value.seconds, value.microseconds])
+    return plain_packb([value.days, value.seconds, value.microseconds])
 
 
 def _decode_timedelta(body: bytes) -> dt.timedelta:
@@ -200,7 +199,7 @@ def _decode_complex(body: bytes) -> complex:
 
 
 def _encode_fraction(value: Fraction) -> bytes:
-    return packed([_small(value.numerator), _small(value.denominator)])
+    return plain_packb([_small(value.numerator), _small(value.denominator)])
 
 
 def _decode_fraction(body: bytes) -> Fraction:
@@ -232,7 +231,7 @@ def _path_text(body: bytes) -> str:
 
 
 def _encode_range(value: range) -> bytes:
-    return packed([_small(value.start), _small(value.stop), _small(value.step)])
+    return plain_packb([_small(value.start), _small(value.stop), _small(value.step)])
 
 
 def _decode_range(body: bytes) -> range:
@@ -244,7 +243,7 @@ def _encode_pattern(value: re.Pattern[Any]) -> bytes:
         raise Refused(f"its flags {re.RegexFlag(value.flags)!r} cannot travel; compile it without re.DEBUG")
     if len(value.pattern) > MAX_PATTERN:
         raise Refused(f"a pattern of {len(value.pattern)} characters is over {MAX_PATTERN}; send its text")
-    return packed([value.pattern, value.flags])
+    return plain_packb([value.pattern, value.flags])
 
 
 def _decode_pattern(body: bytes) -> re.Pattern[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lakeshore.wire.codecs import MAX_FIELDS, Refused, fields, packed
+from lakeshore.wire.codecs import MAX_FIELDS, Refused, fields, plain_packb
 
 _KINDS = "biufcSUVmM"
 _TEXT = re.compile(r"[<>=|]?[biufcSUVmM?][0-9]{0,10}(?:\[[0-9]{0,10}[A-Za-z]{1,7}\])?|[a-z]{3,11}[0-9]{0,3}")
@@ -45,7 +45,7 @@ def encoder(kind: type) -> tuple[int, Callable[[Any], bytes]] | None:
 def encode_array(value: np.ndarray[Any, Any]) -> bytes:
     """Return the body of an array of any layout."""
     text = _dtype_text(value.dtype)
-    return packed([text, list(value.shape), value.tobytes()])
+    return plain_packb([text, list(value.shape), value.tobytes()])
 
 
 def decode_array(body: bytes) -> np.ndarray[Any, Any]:
@@ -92,7 +92,7 @@ def _dtype_text(dtype: np.dtype[Any]) -> Any:
         back = _read_dtype(text) if exact else None
     except (ValueError, TypeError):
         back = None
-    if back is None or back != dtype or type(back) is not type(dtype) or back.type is not dtype.type:
+    if back is None or back != dtype or type(back) is not type(dtype) or dtype.type is np.record:
         raise Refused(
             f"an array of dtype {dtype} has no exact form; convert it with value.astype(...), "
             "a structured one with numpy.lib.recfunctions.repack_fields(value)"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgpack import packb
-
 from lakeshore.errors import PackError, UnpackError
+from lakeshore.wire.codecs import plain_packb
 from lakeshore.wire.values import decode_plain, oversize, pack
 
 WIRE_VERSION = 1
@@ -75,7 +74,7 @@ class Envelope:
         if wrong:
             raise PackError(f"cannot pack envelope {self.id!r}: {wrong}")
         try:
-            data: bytes = packb(table, strict_types=True)
+            data = plain_packb(table)
         except Exception:  # noqa: BLE001 - `pack` knows the reason and names the path
             pack(table, at="envelope")
             raise PackError(

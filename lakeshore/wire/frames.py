@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgpack
-from msgpack import packb
 
 from lakeshore.errors import PackError, UnpackError
+from lakeshore.wire.codecs import plain_packb
 from lakeshore.wire.values import MAX_DEPTH, decode, pack, unpack
 
 CHUNK_SIZE = 1024 * 1024
@@ -98,7 +98,7 @@ def _short(value: object) -> str:
 
 
 def _frame(kind: FrameKind, seq: int, body: bytes, meta: bytes) -> bytes:
-    return b"".join((b"\x94", bytes((kind,)), packb(seq), body, meta))
+    return b"".join((b"\x94", bytes((kind,)), plain_packb(seq), body, meta))
 
 
 def value_frames(value: Any, seq: int = 0, *, limit: int | None = None) -> list[bytes]:
@@ -121,10 +121,10 @@ def value_frames(value: Any, seq: int = 0, *, limit: int | None = None) -> list[
     packed = pack(value, limit=limit)
     if len(packed) <= CHUNK_SIZE:
         return [_frame(FrameKind.VALUE, seq, packed, _NIL)]
-    frames = [_frame(FrameKind.BEGIN, seq, _NIL, packb({"total": len(packed)}))]
+    frames = [_frame(FrameKind.BEGIN, seq, _NIL, plain_packb({"total": len(packed)}))]
     for start in range(0, len(packed), CHUNK_SIZE):
         seq += 1
-        frames.append(_frame(FrameKind.CHUNK, seq, packb(packed[start : start + CHUNK_SIZE]), _NIL))
+        frames.append(_frame(FrameKind.CHUNK, seq, plain_packb(packed[start : start + CHUNK_SIZE]), _NIL))
     return frames
 
 
@@ -133,19 +133,19 @@ _NIL = b"\xc0"
 
 def attempt_frame(seq: int, attempt: int) -> bytes:
     """Return the BEGIN that opens attempt `attempt` in a journal that already holds frames of another."""
-    return _frame(FrameKind.BEGIN, seq, _NIL, packb({"attempt": attempt}))
+    return _frame(FrameKind.BEGIN, seq, _NIL, plain_packb({"attempt": attempt}))
 
 
 def end_frame(seq: int) -> bytes:
     """Return the END of a stream that succeeded."""
-    return _frame(FrameKind.END, seq, _NIL, packb({"state": "succeeded"}))
+    return _frame(FrameKind.END, seq, _NIL, plain_packb({"state": "succeeded"}))
 
 
 def error_frame(seq: int, *, type: str, message: str, traceback: str | None = None) -> bytes:
     """Return the ERROR of a stream that failed for good: the exception's class name, text and traceback."""
     texts = {"type": type, "message": message, "traceback": traceback}
     clean = {k: v and v.encode("utf-8", "replace").decode() for k, v in texts.items()}
-    return _frame(FrameKind.ERROR, seq, _NIL, packb(clean))
+    return _frame(FrameKind.ERROR, seq, _NIL, plain_packb(clean))
 
 
 def reseq(data: bytes, seq: int) -> bytes:
@@ -163,7 +163,7 @@ def reseq(data: bytes, seq: int) -> bytes:
             kind = head.unpack()
             head.skip()
             if type(kind) is int and kind in _KINDS:
-                return b"".join((b"\x94", bytes((kind,)), packb(seq), data[head.tell() :]))
+                return b"".join((b"\x94", bytes((kind,)), plain_packb(seq), data[head.tell() :]))
     except (ValueError, msgpack.exceptions.UnpackException):
         pass
     raise UnpackError("not a frame: wants a list of kind, seq, body, meta")

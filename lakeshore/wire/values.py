@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from itertools import chain, compress
 from typing import Any
 
 import msgpack
-from msgpack import ExtType, packb, unpackb
+from msgpack import ExtType, unpackb
 
 from lakeshore.errors import PackError, UnpackError
 from lakeshore.wire import registry
-from lakeshore.wire.codecs import Refused
+from lakeshore.wire.codecs import Refused, plain_packb
 
 MAX_DEPTH = 512
 _FAST_EXTS = 4  # ExtTypes one in the other before the walk takes over: each costs C stack
@@ -26,6 +28,8 @@ _CONTAINERS = frozenset({list, dict, *_NESTING})
 _SCALARS = frozenset({type(None), bool, float, bytes})
 # msgpack writes these itself, without asking, and would bring them back as something else
 _UNASKED = frozenset({bytearray, memoryview, ExtType, msgpack.Timestamp})
+# ... which takes one of these bytes: bin and ext headers
+_SUSPECT = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 _MAX_LENGTH = 2**32 - 1
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
@@ -54,7 +58,7 @@ def pack(value: Any, *, limit: int | None = None, at: str = "") -> bytes:
     """
     try:
         data: bytes = _packers[0](value)
-        if type(value) not in _SCALARS:
+        if len(data) > MAX_DEPTH or _SUSPECT.search(data) is not None:
             _check(value, MAX_DEPTH, asked=True)
     except Exception:  # noqa: BLE001 - whatever stopped the fast path, the walk packs it or says why not
         data = _pack_walking(value, at)
@@ -107,7 +111,7 @@ def _make_default(level: int) -> Callable[[Any], ExtType]:
 
 
 _packers: list[Callable[[Any], bytes]] = [
-    partial(packb, default=_make_default(level), strict_types=True) for level in range(_FAST_EXTS + 1)
+    partial(plain_packb, default=_make_default(level)) for level in range(_FAST_EXTS + 1)
 ]
 
 
@@ -117,22 +121,27 @@ def _items(value: Any) -> list[Any]:
 
 def _check(value: Any, depth: int, *, asked: bool) -> None:
     """Raise `_Walk` where `value` is deeper than `depth`, or (`asked`) holds what msgpack writes unasked."""
-    level: list[Any] = [value]
-    kinds: set[type] = {type(value)}
+    items: Collection[Any] = [value]
     for _ in range(depth + 1):
+        kinds = set(map(type, items))
         if asked and not kinds.isdisjoint(_UNASKED):
             raise _Walk
-        if kinds.isdisjoint(_CONTAINERS):
+        nested = kinds & _CONTAINERS
+        if not nested:
             return
-        items: list[Any] = []
-        for container in level:
-            kind = type(container)
-            if kind in _CONTAINERS:
-                items.extend(container if kind is not slice else _items(container))
-                if kind is dict:
-                    items.extend(container.values())
-        level = items
-        kinds = set(map(type, items))
+        level = list(items)
+        if len(nested) < len(kinds):
+            level = list(compress(items, map(_CONTAINERS.__contains__, map(type, items))))
+        items = []
+        if dict in nested:
+            dicts = level if len(nested) == 1 else [c for c in level if type(c) is dict]
+            items = list(chain.from_iterable(map(dict.values, dicts)))
+            if set(map(type, chain.from_iterable(dicts))) != {str}:
+                items += chain.from_iterable(dicts)
+            level = [] if len(nested) == 1 else [c for c in level if type(c) is not dict]
+        if slice in nested:
+            level = [_items(c) if type(c) is slice else c for c in level]
+        items = level[0] if len(level) == 1 and not items else [*items, *chain.from_iterable(level)]
     raise _Walk
 
 
@@ -140,8 +149,7 @@ def _pack_walking(value: Any, at: str) -> bytes:
     path: list[str] = [at]
     try:
         plain = _plain(value, path, set())
-        data: bytes = packb(plain, strict_types=True)
-        return data
+        return plain_packb(plain)
     except PackError:
         raise
     except Refused as e:
@@ -188,7 +196,7 @@ def _plain(value: Any, path: list[str], above: set[int]) -> Any:
         items.append(_plain(item, path, above))
         path.pop()
     above.discard(id(value))
-    return items if kind is list else ExtType(_NESTING[kind], packb(items, strict_types=True))
+    return items if kind is list else ExtType(_NESTING[kind], plain_packb(items))
 
 
 def _plain_text(value: str) -> str:
@@ -296,7 +304,8 @@ def decode_plain(data: bytes, what: str) -> Any:
     """Return a value of msgpack's own types, ExtTypes as they are. Raises `UnpackError` that names `what`."""
     try:
         value = load(data, ExtType)
-        _check(value, MAX_DEPTH, asked=False)
+        if len(data) > MAX_DEPTH:
+            _check(value, MAX_DEPTH, asked=False)
     except _Walk:
         raise UnpackError(f"cannot unpack {what}: {_TOO_DEEP}") from None
     except Exception as e:
