@@ -1,4 +1,4 @@
-"""tasks.py: old interpreters can read it, mistakes are told, and what was installed is not installed again."""
+"""tasks.py: old interpreters can read it, mistakes are told, nothing is installed twice."""
 
 from __future__ import annotations
 
