@@ -1,0 +1,419 @@
+"""The panel of one job: a pure function from state to HTML and to text.
+
+`panel_html` is the live view's one changing trait, `record_html` and `record_text` what stays in the saved
+notebook. All text that comes from a job is escaped here or in `render_values`; nothing here reads a clock or
+a plane.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from lakeshore.notebook.render_numbers import fields_table, sparkline
+from lakeshore.notebook.render_style import STYLE
+from lakeshore.notebook.render_terminal import Line, line_html, line_text
+from lakeshore.notebook.render_values import Figure, Shown, clip, number
+from lakeshore.states import TERMINAL, State
+
+LIVE_ROWS, LIVE_LINES = 16, 12
+RECORD_ROWS, RECORD_LINES = 20, 24
+METRICS_SHOWN = 8
+POINTS_KEPT = 96
+TRACEBACK_LINES = 30
+RECORD_TEXT_BUDGET = 6000
+"""Characters of tail, log and traceback each in a record; with them it stays under 20 KB (a figure apart)."""
+
+
+@dataclass(slots=True)
+class Metric:
+    """The newest number of one key of a job's dict frames, and a thinned history for the sparkline.
+
+    Attributes
+    ----------
+    key : str
+        The dict's key.
+    value : number
+        The newest.
+    points : list of float
+        At most `POINTS_KEPT`, evenly spaced over all that came.
+    """
+
+    key: str
+    value: Any = None
+    points: list[float] = field(default_factory=list)
+    _stride: int = 1
+    _seen: int = 0
+
+    def add(self, value: Any) -> None:
+        """Take a newer number."""
+        self.value = value
+        if self._seen % self._stride == 0:
+            self.points.append(float(value))
+            if len(self.points) >= POINTS_KEPT:
+                del self.points[1::2]
+                self._stride *= 2
+        self._seen += 1
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a job says it is.
+
+    Attributes
+    ----------
+    done, total : float
+        In the job's own unit; `total` None when it is not known.
+    note : str or None
+        What it is doing.
+    """
+
+    done: float = 0.0
+    total: float | None = None
+    note: str | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """From 0 to 1, or None without a usable total."""
+        if self.total is None or not self.total > 0 or not math.isfinite(self.done):
+            return None
+        return min(1.0, max(0.0, self.done / self.total))
+
+
+@dataclass(slots=True)
+class PanelState:
+    """All that a panel shows of one job. `*_at` are Unix seconds by the plane's clock.
+
+    Attributes
+    ----------
+    id, name, queue, worker : str or None
+        As on the row; `name` is what people call the job, `queue` None for a topic.
+    state : str
+        A `State`, or ``"topic"``.
+    frames : int
+        Values of this attempt, counted also where they are not shown.
+    rate : float
+        Values a second, lately; over the whole run once it ended.
+    gap : int
+        Frames that were trimmed before they could be read.
+    notes : list of str
+        What the reader should know now: no worker asks for this queue, the plane cannot be reached.
+    following : str
+        ``"live"``; or how the following ended: ``"ended"``, ``"frozen"``, ``"detached"``.
+    """
+
+    id: str
+    name: str | None = None
+    queue: str | None = None
+    state: str = State.QUEUED
+    attempt: int = 0
+    worker: str | None = None
+    submitted_at: float | None = None
+    not_before: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    error: str | None = None
+    traceback: str | None = None
+    frames: int = 0
+    rate: float = 0.0
+    gap: int = 0
+    progress: Progress | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    tail: list[Shown] = field(default_factory=list)
+    log: list[Line] = field(default_factory=list)
+    figure: Figure | None = None
+    notes: list[str] = field(default_factory=list)
+    following: str = "live"
+
+
+def panel_html(state: PanelState, now: float) -> str:
+    """Return the live panel without stylesheet and figure, at `now` by the plane's clock."""
+    # aria-live is off: an update ten times a second would make a screen reader speak without end.
+    return (
+        f'<div class="lakeshore-panel lk-live" role="status" aria-live="off" {_data(state)}>'
+        f'<div class="lk-top">{_head(state, now)}{_bar(state, now)}'
+        f"{_numbers(state.metrics.values())}{notes_html(state.notes)}</div>"
+        f"{_error(state)}{_body(state, LIVE_ROWS, LIVE_LINES)}</div>"
+    )
+
+
+def figure_html(state: PanelState) -> str:
+    """Return the newest figure for the live panel, or an empty text."""
+    if state.figure is None:
+        return ""
+    return f'<div class="lakeshore-panel lk-live"><div class="lk-fig">{state.figure.html}</div></div>'
+
+
+def record_html(state: PanelState, now: float) -> str:
+    """Return the static record: stylesheet, final state, last values, figure and id in one element."""
+    figure = f'<div class="lk-fig">{state.figure.html}</div>' if state.figure else ""
+    bar = _bar(state, now) if state.state not in TERMINAL else ""
+    return (
+        f'<style>{STYLE}</style><div class="lakeshore-panel lk-record" role="status" {_data(state)}>'
+        f"{_head(state, now)}{bar}{_numbers(state.metrics.values())}{notes_html(_record_notes(state))}"
+        f"{_error(state)}{figure}{_body(state, RECORD_ROWS, RECORD_LINES)}</div>"
+    )
+
+
+def opening_html(state: PanelState) -> str:
+    """Return the one line that stands for a live panel where no widget can be shown."""
+    id = escape(state.id)
+    return (
+        f'<div class="lakeshore-panel" {_data(state)}><b>{escape(clip(state.name or "job", 80))}</b> '
+        f"{escape(state.state)} <code>{id}</code>; follow it with <code>%lakeshore stream {id}</code></div>"
+    )
+
+
+def record_text(state: PanelState, now: float) -> str:
+    """Return the panel as plain text: id, state, numbers, last values, log, error."""
+    lines = [f"{clip(state.name, 80) + ' · ' if state.name else ''}{state.state} · {state.id}"]
+    facts = _facts(state, now)
+    if facts:
+        lines.append(" · ".join(facts))
+    fraction = state.progress.fraction if state.progress else None
+    if state.progress and state.state not in TERMINAL:
+        lines.append(_progress_words(state, now, fraction))
+    if state.metrics:
+        shown = list(state.metrics.values())[:METRICS_SHOWN]
+        lines.append("  ".join(f"{clip(m.key, 40)} {number(m.value)}" for m in shown))
+    lines += _record_notes(state)
+    if state.tail:
+        lines.append("last values:" if state.frames > 1 else "value:")
+        lines += [
+            f"  {line}" for shown in state.tail[-RECORD_ROWS:] for line in shown.text.splitlines() or [""]
+        ]
+    if state.figure:
+        lines.append(f"figure: {state.figure.text}")
+    if state.log:
+        lines.append("log:")
+        lines += [f"  {line_text(line)}" for line in _newest(state.log, RECORD_LINES)]
+    if state.error:
+        lines.append(f"error: {clip(state.error, 2000)}")
+        lines += [f"  {line}" for line in _traceback(state)]
+    return "\n".join(lines)
+
+
+def status_line(state: PanelState, now: float) -> str:
+    """Return where the job stands as one line of text, the newest numbers or value with it."""
+    words = [state.state, *_facts(state, now)[1 if state.queue else 0 :]]
+    if state.progress and state.state == State.RUNNING:
+        words.append(_progress_words(state, now, state.progress.fraction))
+    if state.tail:
+        words.append(" ".join(state.tail[-1].text.split())[:160])
+    return " · ".join(words)
+
+
+def state_html(state: str) -> str:
+    """Return a state as a dot with its word beside it."""
+    return f'<span class="lk-state lk-{escape(state)}">{escape(state)}</span>'
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people, coarser as they grow: ``0.4 s``, ``12 s``, ``4 min 10 s``, ``3 h 5 min``."""
+    if not math.isfinite(seconds):
+        return "?"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 10:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if days else f"{hours} h {minutes} min"
+
+
+def _data(state: PanelState) -> str:
+    return f'data-id="{escape(state.id)}" data-state="{escape(state.state)}"'
+
+
+def _head(state: PanelState, now: float) -> str:
+    name = f'<span class="lk-name">{escape(clip(state.name, 80))}</span>' if state.name else ""
+    facts = " · ".join(escape(fact) for fact in _facts(state, now))
+    return (
+        f'<div class="lk-head">{state_html(state.state)}{name}<span class="lk-mute">{facts}</span>'
+        f'<span class="lk-id lk-mute" title="the invocation id">{escape(state.id)}</span></div>'
+    )
+
+
+def _facts(state: PanelState, now: float) -> list[str]:
+    facts = [state.queue] if state.queue else []
+    if state.attempt > 1:
+        facts.append(f"attempt {state.attempt}")
+    if state.worker:
+        facts.append(f"on {clip(state.worker, 60)}")
+    when = _when(state, now)
+    if when:
+        facts.append(when)
+    if state.frames:
+        rate = (
+            f", {number(round(state.rate, 1) if state.rate < 100 else round(state.rate))}/s"
+            if state.rate
+            else ""
+        )
+        facts.append(f"{state.frames:,} frame{'s' if state.frames != 1 else ''}{rate}")
+    if state.gap:
+        facts.append(f"{state.gap:,} trimmed frames not shown")
+    return facts
+
+
+def _when(state: PanelState, now: float) -> str:
+    if state.state == State.QUEUED:
+        if state.not_before and state.not_before > now:
+            return f"due in {duration(state.not_before - now)}"
+        return f"waiting {duration(now - state.submitted_at)}" if state.submitted_at else ""
+    elapsed = _elapsed(state, now)
+    return duration(elapsed) if elapsed is not None else ""
+
+
+def _elapsed(state: PanelState, now: float) -> float | None:
+    if state.started_at is None:
+        return None
+    return max(0.0, (state.finished_at or now) - state.started_at)
+
+
+def _bar(state: PanelState, now: float) -> str:
+    if state.state != State.RUNNING:
+        return ""
+    fraction = state.progress.fraction if state.progress else None
+    words = ""
+    if state.progress:
+        words = f'<div class="lk-mute">{escape(_progress_words(state, now, fraction))}</div>'
+    if fraction is None:
+        # The element is new at each update; the delay lets the animation go on where it was.
+        inner, value = f'<i class="lk-any" style="animation-delay:-{now % 2:.1f}s"></i>', ""
+    else:
+        inner = f'<i style="width:{fraction * 100:.1f}%"></i>'
+        value = f' aria-valuemin="0" aria-valuemax="100" aria-valuenow="{fraction * 100:.0f}"'
+    return f'<div class="lk-bar" role="progressbar"{value}>{inner}</div>{words}'
+
+
+def _progress_words(state: PanelState, now: float, fraction: float | None) -> str:
+    progress = state.progress
+    assert progress is not None
+    words = []
+    if fraction is None:
+        words.append(number(progress.done))
+    elif progress.total == 1:
+        words.append(f"{fraction:.0%}")
+    else:
+        words.append(f"{number(progress.done)} of {number(progress.total)}, {fraction:.0%}")
+    elapsed = _elapsed(state, now)
+    if fraction and 0.01 <= fraction < 1 and elapsed and elapsed > 1:
+        words.append(f"about {duration(math.ceil(elapsed * (1 - fraction) / fraction))} left")
+    if progress.note:
+        words.append(clip(progress.note, 120))
+    return " · ".join(words)
+
+
+def _numbers(metrics: Iterable[Metric]) -> str:
+    metrics = list(metrics)
+    if not metrics:
+        return ""
+    cells = "".join(
+        f'<span class="lk-num"><span class="lk-mute">{escape(clip(m.key, 40))}</span>'
+        f"<b>{escape(number(m.value))}</b>{sparkline(m.points)}</span>"
+        for m in metrics[:METRICS_SHOWN]
+    )
+    over = len(metrics) - METRICS_SHOWN
+    return f'<div class="lk-nums">{cells}{f"<span>+{over} more</span>" if over > 0 else ""}</div>'
+
+
+def notes_html(notes: Iterable[str]) -> str:
+    """Return notes as HTML; what stands in back-ticks becomes code."""
+    return "".join(f'<div class="lk-note">{_with_commands(note)}</div>' for note in notes)
+
+
+def _with_commands(note: str) -> str:
+    parts = escape(note).split("`")
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+def _record_notes(state: PanelState) -> list[str]:
+    if state.following == "detached":
+        return [
+            *state.notes,
+            f"detached: {state.id} goes on; `%lakeshore stream {state.id}` follows it again",
+        ]
+    if state.following == "frozen" and state.state not in TERMINAL:
+        return [*state.notes, f"frozen as it stood; `%lakeshore stream {state.id}` follows it again"]
+    if state.state in (State.FAILED, State.CANCELLED):
+        return [*state.notes, f"`%lakeshore requeue {state.id}` runs it again"]
+    return state.notes
+
+
+def _body(state: PanelState, rows: int, lines: int) -> str:
+    parts = []
+    if state.tail:
+        parts.append(f"<div>{_tail(state.tail[-rows:])}</div>")
+    log = _newest(state.log, lines)
+    if log:
+        body = "\n".join(line_html(line) for line in log)
+        parts.append(f'<div><div class="lk-cap">log</div><pre>{body}</pre></div>')
+    return f'<div class="lk-body">{"".join(parts)}</div>' if parts else ""
+
+
+def _tail(tail: list[Shown]) -> str:
+    kept: list[Shown] = []
+    budget = RECORD_TEXT_BUDGET
+    for shown in reversed(tail):
+        budget -= len(shown.text)
+        if budget < 0 and kept:
+            break
+        kept.insert(0, shown)
+    parts: list[str] = []
+    texts: list[str] = []
+    rows: list[tuple[tuple[str, Any], ...]] = []
+
+    def flush() -> None:
+        if rows:
+            parts.append(fields_table(rows))
+        if texts:
+            parts.append(f"<pre>{escape(chr(10).join(texts), quote=False)}</pre>")
+        rows.clear()
+        texts.clear()
+
+    for shown in kept:
+        if (texts and shown.fields is not None) or (rows and shown.fields is None):
+            flush()
+        if shown.fields is None:
+            texts.append(shown.text)
+        else:
+            rows.append(shown.fields)
+    flush()
+    return "".join(parts)
+
+
+def _newest(log: list[Line], n: int) -> list[Line]:
+    kept: list[Line] = []
+    budget = RECORD_TEXT_BUDGET // 2
+    for line in reversed(log[-n:]):
+        budget -= sum(len(text) for text, _ in line)
+        if budget < 0 and kept:
+            break
+        kept.insert(0, line)
+    return kept
+
+
+def _error(state: PanelState) -> str:
+    if not state.error:
+        return ""
+    trace = "\n".join(_traceback(state))
+    body = f"<pre>{escape(trace, quote=False)}</pre>" if trace else ""
+    return f'<div class="lk-err"><b>{escape(clip(state.error, 2000))}</b>{body}</div>'
+
+
+def _traceback(state: PanelState) -> list[str]:
+    if not state.traceback:
+        return []
+    text = state.traceback[-RECORD_TEXT_BUDGET // 2 :]
+    lines = [clip(line, 300) for line in text.rstrip().splitlines()]
+    return lines[-TRACEBACK_LINES:]

@@ -1,0 +1,70 @@
+"""Numbers as small pictures: sparklines and tables with aligned decimals; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+from urllib.parse import quote
+
+from lakeshore.notebook.render_values import is_number, number
+
+COLUMNS_SHOWN = 10
+
+
+def sparkline(points: Sequence[float]) -> str:
+    """Return points as a small ``<img>`` of an SVG line, or an empty text for fewer than two finite ones."""
+    finite = [p for p in points if math.isfinite(p)]
+    if len(finite) < 2:
+        return ""
+    finite = [finite[i * (len(finite) - 1) // 31] for i in range(32)] if len(finite) > 32 else finite
+    low, high = min(finite), max(finite)
+    scale = (high - low) if math.isfinite(high - low) else 0.0
+    step = 60 / (len(finite) - 1)
+    path = " ".join(
+        f"{2 + i * step:.0f},{13 - (11 * (p - low) / scale if scale else 5.5):.0f}"
+        for i, p in enumerate(finite)
+    )
+    svg = (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 64 15' preserveAspectRatio='none'>"
+        f"<polyline points='{path}' fill='none' stroke='#3b74d8' stroke-width='1.3'/></svg>"
+    )
+    return f'<img alt="" src="data:image/svg+xml,{quote(svg, safe=" =:/,.-")}">'
+
+
+def fields_table(rows: Sequence[Sequence[tuple[str, Any]]]) -> str:
+    """Return rows of (key, value) pairs as a table: one column a key, numbers aligned to common decimals."""
+    keys = list(dict.fromkeys(key for row in rows for key, _ in row))
+    hidden = len(keys) - COLUMNS_SHOWN
+    keys = keys[:COLUMNS_SHOWN]
+    columns = [_column([dict(row).get(key) for row in rows]) for key in keys]
+    left = [' class="lk-l"' if not numeric else "" for _, numeric in columns]
+    head = "".join(f"<th{side}>{escape(key)}" for key, side in zip(keys, left, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{side}>{escape(cells[r])}" for side, (cells, _) in zip(left, columns, strict=True))
+        for r in range(len(rows))
+    )
+    more = f'<div class="lk-cap">+{hidden} more keys</div>' if hidden > 0 else ""
+    return f'<div class="lk-scroll"><table><thead><tr>{head}<tbody>{body}</table>{more}</div>'
+
+
+def _column(values: list[Any]) -> tuple[list[str], bool]:
+    numeric = all(v is None or is_number(v) for v in values)
+    floats = [
+        float(v) for v in values if isinstance(v, float) or (is_number(v) and not float(v).is_integer())
+    ]
+    finite = [abs(x) for x in floats if math.isfinite(x)]
+    if not numeric or not finite or not 1e-3 <= max(finite) < 1e7:
+        return ["" if v is None else number(v) if is_number(v) else str(v) for v in values], numeric
+    decimals = max(0, 3 - math.floor(math.log10(max(finite))))
+    return [_fixed(v, decimals) for v in values], True
+
+
+def _fixed(value: Any, decimals: int) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int) or not math.isfinite(value):
+        return number(value)
+    return f"{float(value):.{decimals}f}"

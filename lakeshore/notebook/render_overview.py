@@ -1,0 +1,166 @@
+"""Many jobs at once: the group panel of a fan-out and the page of a queue; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from lakeshore.notebook.render import duration, notes_html, state_html
+from lakeshore.notebook.render_style import STYLE
+from lakeshore.notebook.render_values import clip
+from lakeshore.states import TERMINAL, State
+
+LINES_SHOWN = 20
+_URGENCY = [State.FAILED, State.RUNNING, State.QUEUED, State.CANCELLED, State.SUCCEEDED]
+
+
+@dataclass(slots=True)
+class GroupState:
+    """A fan-out: the rows of its jobs, in the order they were submitted.
+
+    Attributes
+    ----------
+    name : str or None
+        What people call it.
+    rows : list of dict
+        As `Plane.get` gives them; a job that is gone is left out.
+    notes : list of str
+        What the reader should know now.
+    """
+
+    name: str | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class QueueState:
+    """A queue: its counts by state, its newest rows, the workers that asked for it."""
+
+    name: str
+    counts: dict[str, int]
+    rows: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+
+
+def group_html(state: GroupState, now: float) -> str:
+    """Return the live group panel, without stylesheet."""
+    return f'<div class="lakeshore-panel lk-live" role="status" aria-live="off">{_group(state, now)}</div>'
+
+
+def group_record(state: GroupState, now: float) -> str:
+    """Return the static record of a group."""
+    return _record(_group(state, now))
+
+
+def group_text(state: GroupState, now: float) -> str:
+    """Return a group as plain text: counts, then a line a job."""
+    name = clip(state.name, 80) if state.name else "group"
+    lines = [f"{name} · {counts_text(_counts(state.rows))}", *state.notes]
+    shown = _pick(state.rows)
+    lines += [_line(row, now) for row in shown]
+    if len(shown) < len(state.rows):
+        lines.append(f"  and {len(state.rows) - len(shown)} more")
+    return "\n".join(lines)
+
+
+def queue_html(state: QueueState, now: float) -> str:
+    """Return the page of a queue as static HTML."""
+    counts = " ".join(f"{state_html(name)} {n}" for name, n in state.counts.items())
+    workers = "".join(
+        f'<tr><td class="lk-l">{escape(clip(w["worker_id"], 60))}<td>{w["running"]} running'
+        f"<td>seen {escape(duration(now - w['seen_at']))} ago"
+        for w in state.workers[:LINES_SHOWN]
+    )
+    parts = [
+        f'<div class="lk-head"><span class="lk-name">{escape(clip(state.name, 80))}</span>{counts}</div>',
+        notes_html(state.notes),
+        f'<div class="lk-body"><div>{_table(state.rows, now)}</div></div>' if state.rows else "",
+        f'<div class="lk-body"><div><div class="lk-cap">workers</div><table>{workers}</table></div></div>'
+        if workers
+        else "",
+    ]
+    return _record("".join(parts))
+
+
+def queue_text(state: QueueState, now: float) -> str:
+    """Return the page of a queue as plain text."""
+    lines = [f"{clip(state.name, 80)} · {counts_text(state.counts)}", *state.notes]
+    lines += [_line(row, now) for row in state.rows]
+    lines += [
+        f"  worker {clip(w['worker_id'], 60)}: {w['running']} running, "
+        f"seen {duration(now - w['seen_at'])} ago"
+        for w in state.workers[:LINES_SHOWN]
+    ]
+    return "\n".join(lines)
+
+
+def counts_text(counts: dict[str, int]) -> str:
+    """Return counts by state as words: ``'3 running, 12 succeeded'``."""
+    return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or "no jobs"
+
+
+def _record(inner: str) -> str:
+    return f'<style>{STYLE}</style><div class="lakeshore-panel lk-record" role="status">{inner}</div>'
+
+
+def _group(state: GroupState, now: float) -> str:
+    counts = _counts(state.rows)
+    total, done = len(state.rows), sum(n for name, n in counts.items() if name in TERMINAL)
+    words = " ".join(f"{state_html(name)} {n}" for name, n in counts.items() if n)
+    name = f'<span class="lk-name">{escape(clip(state.name, 80))}</span>' if state.name else ""
+    share = 100 * done / total if total else 0
+    inner = f'<i style="width:{share:.1f}%"></i>'
+    bar = f'<div class="lk-bar" role="progressbar" aria-valuenow="{share:.0f}">{inner}</div>'
+    shown = _pick(state.rows)
+    more = f'<div class="lk-cap">and {total - len(shown)} more</div>' if len(shown) < total else ""
+    return (
+        f'<div class="lk-head">{name}<span class="lk-mute">{done} of {total} ended</span>{words}</div>'
+        f"{bar if done < total else ''}{notes_html(state.notes)}"
+        f'<div class="lk-body"><div>{_table(shown, now)}{more}</div></div>'
+    )
+
+
+def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    counted = Counter(row["state"] for row in rows)
+    return {state: counted[state] for state in State}
+
+
+def _pick(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The rows to show of many, failures and running ones first; all of few, in their own order."""
+    if len(rows) <= LINES_SHOWN:
+        return rows
+    return sorted(rows, key=lambda row: _URGENCY.index(row["state"]))[:LINES_SHOWN]
+
+
+def _table(rows: Sequence[dict[str, Any]], now: float) -> str:
+    lines = "".join(
+        f'<tr><td class="lk-l">{state_html(row["state"])}'
+        f'<td class="lk-l"><span class="lk-id">{escape(row["id"])}</span>'
+        f'<td>{escape(_spent(row, now))}<td class="lk-l lk-mute">{escape(_said(row))}'
+        for row in rows
+    )
+    return f'<div class="lk-scroll"><table>{lines}</table></div>'
+
+
+def _line(row: dict[str, Any], now: float) -> str:
+    return f"  {row['id']}  {row['state']:<9}  {_spent(row, now):>8}  {_said(row)}".rstrip()
+
+
+def _spent(row: dict[str, Any], now: float) -> str:
+    if row["started_at"] is None:
+        return ""
+    return duration((row["finished_at"] or now) - row["started_at"])
+
+
+def _said(row: dict[str, Any]) -> str:
+    words = [f"attempt {row['attempt']}"] if row["attempt"] > 1 else []
+    if row["state"] == State.FAILED and row["error"]:
+        words.append(clip(row["error"].splitlines()[0], 120))
+    elif row["state"] == State.RUNNING and row["worker_id"]:
+        words.append(f"on {clip(row['worker_id'], 60)}")
+    return " · ".join(words)

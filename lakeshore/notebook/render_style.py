@@ -1,0 +1,82 @@
+"""The stylesheet of panels and records: one calm look, light or dark by the front end's own variables.
+
+Every colour is a ``--jp-*`` or ``--vscode-*`` variable with a fall-back, or of a luminance that reads on
+white and on black alike (about 4.5 : 1 on both). Nothing depends on colour alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_PALETTE: Final = (
+    "#767676 #d13a40 #23863a #94700a #3b74d8 #a951c0 #137f88 #767676 "
+    "#767676 #d13a40 #23863a #94700a #3b74d8 #a951c0 #137f88 #767676"
+)
+
+_RULES: Final = """
+.lakeshore-panel{--lk-fg:var(--jp-content-font-color1,var(--vscode-foreground,CanvasText));
+--lk-bg:var(--jp-layout-color0,var(--vscode-editor-background,Canvas));--lk-line:rgba(128,128,128,.28);
+--lk-accent:#3b74d8;color:var(--lk-fg);background:var(--lk-bg);text-align:left;
+font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);font-variant-numeric:tabular-nums;
+box-sizing:border-box;max-width:100%;overflow-wrap:anywhere;contain:content}
+.lakeshore-panel *{box-sizing:border-box}
+.lk-record{border:1px solid var(--lk-line);border-radius:6px;padding:8px 12px;margin:2px 0}
+.lk-live{contain:none}
+.lk-live .lk-top{position:sticky;top:0;background:var(--lk-bg);z-index:1;padding-bottom:4px}
+.lk-head{display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline}
+.lk-head .lk-id{margin-left:auto}
+.lk-state{font-weight:600;white-space:nowrap}
+.lk-state::before{content:"";display:inline-block;width:8px;height:8px;border-radius:50%;margin-right:6px;
+background:var(--lk-dot,#767676)}
+.lk-queued{--lk-dot:#94700a}.lk-running{--lk-dot:#3b74d8}.lk-succeeded{--lk-dot:#23863a}
+.lk-failed{--lk-dot:#d13a40}.lk-cancelled{--lk-dot:#767676}
+.lk-name{font-weight:600}
+.lk-mute{opacity:.72}
+.lk-id,.lakeshore-panel :is(pre,code){
+font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px}
+.lk-id{user-select:all}
+.lakeshore-panel p{margin:4px 0}
+.lk-bar{height:4px;border-radius:2px;background:var(--lk-line);overflow:hidden;margin:5px 0 3px}
+.lk-bar>i{display:block;height:100%;border-radius:2px;background:var(--lk-accent)}
+.lk-bar>i.lk-any{width:25%;opacity:.6;animation:lk-slide 2s linear infinite}
+@keyframes lk-slide{from{transform:translateX(-100%)}to{transform:translateX(400%)}}
+@media (prefers-reduced-motion:reduce){.lk-bar>i.lk-any{animation:none;width:100%;opacity:.3}}
+.lk-nums{display:flex;flex-wrap:wrap;gap:2px 20px;margin:6px 0 2px}
+.lk-num{white-space:nowrap}
+.lk-num b{font-weight:600;margin-left:6px}
+.lk-num img{height:16px;width:64px;vertical-align:-3px;margin-left:8px}
+.lk-body{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22em),1fr));
+gap:6px 20px;align-items:end;
+border-top:1px solid var(--lk-line);margin-top:6px;padding-top:6px}
+.lk-record .lk-body{align-items:start}
+.lk-body>div{min-width:0}
+.lk-cap{font-size:11px;opacity:.72}
+.lakeshore-panel pre{margin:0;padding:0;line-height:1.45;white-space:pre-wrap;background:none;border:0;
+color:inherit;overflow:hidden;unicode-bidi:isolate}
+.lk-scroll{overflow-x:auto}
+.lakeshore-panel table{border-collapse:collapse;margin:0;font-size:12px;border:0}
+.lakeshore-panel :is(td,th){padding:1px 14px 1px 0;text-align:right;border:0;background:none;color:inherit;
+vertical-align:top;max-width:32em;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.lakeshore-panel th{font-weight:400;opacity:.72}
+.lakeshore-panel :is(td,th).lk-l{text-align:left}
+.lakeshore-panel tr{background:none}
+.lk-fig{margin-top:6px}
+.lk-fig img,.lk-html img{max-width:100%;max-height:420px;height:auto;background:#fff;border-radius:3px}
+.lk-html{overflow:auto;max-height:360px;contain:content}
+.lk-err{border-left:3px solid #d13a40;padding-left:10px;margin-top:6px}
+.lk-note{border-left:3px solid #94700a;padding-left:10px;margin-top:6px}
+.lakeshore-panel .bo{font-weight:600}.lakeshore-panel .di{opacity:.72}
+.lakeshore-panel .it{font-style:italic}.lakeshore-panel .un{text-decoration:underline}
+.lakeshore-panel summary{cursor:pointer}
+"""
+
+
+def _minify(css: str) -> str:
+    return css.strip().replace("\n", "")
+
+
+STYLE: Final = _minify(_RULES) + "".join(
+    f".lakeshore-panel .f{n}{{color:{colour}}}.lakeshore-panel .b{n}{{background:{colour}40}}"
+    for n, colour in enumerate(_PALETTE.split())
+)
+"""The whole stylesheet as one line; safe to stand in a ``<style>`` element more than once."""

@@ -1,0 +1,429 @@
+"""A yielded value or a display, as something a view may show: text, fields, a sanitised block or an image.
+
+Values are hostile input. Text leaves here with its controls made visible (the caller escapes it),
+HTML leaves sanitised through an allow-list, images leave as size-checked ``data:`` URIs. Nothing
+here fetches, and no cost grows with the size of a value beyond a bound.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+from numbers import Integral, Real
+from typing import Any, TypeGuard
+
+import nh3
+
+from lakeshore.notebook.render_terminal import visible
+
+MAX_TEXT = 600
+"""Characters kept of one value's text."""
+MAX_FIELDS = 64
+MAX_HTML_BYTES = 64 * 1024
+MAX_IMAGE_BYTES = 1024 * 1024
+MAX_PIXELS = 25_000_000
+MAX_SIDE = 1024
+"""Pixels on the longer side that a PIL image is shrunk to before it is sent."""
+
+_TAGS = set(
+    re.findall(
+        r"\w+",
+        "table thead tbody tfoot tr th td caption b i em strong code pre p br hr div span ul ol li dl dt dd "
+        "h1 h2 h3 h4 h5 h6 small sub sup blockquote img details summary s u kbd samp var mark figure "
+        "figcaption",
+    )
+)
+_ATTRIBUTES = {
+    "td": {"colspan", "rowspan"},
+    "th": {"colspan", "rowspan", "scope"},
+    "img": {"src", "alt"},
+    "details": {"open"},
+    "*": {"title"},
+}
+_DROPPED_WITH_CONTENT = {
+    "script",
+    "style",
+    "title",
+    "textarea",
+    "template",
+    "noscript",
+    "iframe",
+    "object",
+    "svg",
+    "math",
+}
+_RASTER = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One value in the tail.
+
+    Attributes
+    ----------
+    text : str
+        The value as bounded text, several lines at most for a str; controls made visible.
+    fields : tuple of (str, object) or None
+        For a flat dict of scalars: its items, numbers as they are and the rest as text.
+    """
+
+    text: str
+    fields: tuple[tuple[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The newest rich thing a job showed.
+
+    Attributes
+    ----------
+    html : str
+        Safe HTML: an ``<img src="data:...">``, a sanitised block, or a note why it is not shown.
+    text : str
+        One line for places without HTML.
+    """
+
+    html: str
+    text: str
+
+
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxdict, self.maxlist, self.maxtuple = 3, 8, 8, 8
+        self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = 8
+        self.maxstring, self.maxlong, self.maxother = 160, 40, 120
+
+    def repr_float(self, x: float, level: int) -> str:
+        return number(x)
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        # The base class sorts first, which costs by the dict's size and loses its order.
+        if level <= 0 and x:
+            return "{\u2026}"
+        items = [
+            f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}"
+            for k, v in islice(x.items(), self.maxdict)
+        ]
+        return "{" + ", ".join([*items, *(["\u2026"] if len(x) > self.maxdict else [])]) + "}"
+
+    def repr_set(self, x: Any, level: int) -> str:
+        items = [self.repr1(v, level - 1) for v in islice(x, self.maxset)] if level > 0 else []
+        inner = ", ".join([*items, *(["\u2026"] if len(x) > len(items) else [])])
+        return ("{" + inner + "}" if x else "()") if type(x) is set else f"frozenset({{{inner}}})"
+
+    repr_frozenset = repr_set
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return describe(x) or super().repr_instance(x, level)
+
+
+_SHORT = _Short()
+
+
+def show(value: Any) -> Shown:
+    """Return what the tail shows of a value; its cost does not grow with the value's size."""
+    if isinstance(value, str):
+        return Shown(clip(value))
+    if type(value) is dict and 0 < len(value) <= MAX_FIELDS and all(_is_scalar(v) for v in value.values()):
+        fields = tuple((clip(_key(k), 60), _field(v)) for k, v in value.items())
+        return Shown(clip("  ".join(f"{k}={_plain(v)}" for k, v in fields)), fields)
+    return Shown(clip(one_line(value)))
+
+
+def one_line(value: Any) -> str:
+    """Return a bounded, single-line text for any value."""
+    if isinstance(value, bytes | bytearray):
+        return f"{type(value).__name__}, {size(len(value))}"
+    if is_number(value):
+        return number(value)
+    described = describe(value)
+    if described:
+        return described
+    try:
+        return " ".join(_SHORT.repr(value).split())
+    except Exception as error:  # noqa: BLE001 - a repr is the user's code and may raise anything
+        return f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
+
+
+def describe(value: Any) -> str | None:
+    """Return one line for arrays, tensors, tables and images by their shape; None for anything else."""
+    kind = type(value).__name__
+    try:
+        shape = getattr(value, "shape", None)
+        dtype = getattr(value, "dtype", None)
+        if isinstance(shape, tuple) and all(isinstance(n, Integral) for n in shape):
+            if shape == () or (math.prod(shape) <= 8 and len(shape) == 1 and dtype is not None):
+                return " ".join(repr(value)[:MAX_TEXT].split())
+            named = f" {str(dtype).replace('torch.', '')}" if dtype is not None else ""
+            return f"{kind}{named} {' × '.join(str(n) for n in shape)}"
+        dims, mode = getattr(value, "size", None), getattr(value, "mode", None)
+        if isinstance(mode, str) and isinstance(dims, tuple) and len(dims) == 2:
+            return f"{kind} {mode} {dims[0]} × {dims[1]}"
+    except Exception as error:  # noqa: BLE001 - attributes of a foreign class may raise anything
+        return f"<{kind}: {type(error).__name__}>"
+    return None
+
+
+def clip(text: str, limit: int = MAX_TEXT) -> str:
+    """Return at most `limit` characters of `text`, controls made visible, the rest counted."""
+    over = len(text) - limit
+    shown = visible(text[:limit] if over > 0 else text)
+    return f"{shown}\u2026 +{over:,} characters" if over > 0 else shown
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Tell whether a value is a real number (numpy's too) and no bool."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def number(value: Any) -> str:
+    """Return a number with at most five significant digits, integers in full up to 15 digits."""
+    if isinstance(value, Integral):
+        digits = int(value)
+        return str(digits) if abs(digits) < 10**15 else _big(digits)
+    x = _as_float(value)
+    if not math.isfinite(x):
+        return "nan" if math.isnan(x) else ("inf" if x > 0 else "\u2212inf")
+    if x == 0:
+        return "0"
+    if not 1e-4 <= abs(x) < 1e7:
+        return f"{x:.3e}"
+    return (
+        f"{x:.{max(0, 4 - math.floor(math.log10(abs(x))))}f}".rstrip("0").rstrip(".")
+        if abs(x) < 1e4
+        else f"{x:.1f}"
+    )
+
+
+def size(n: float) -> str:
+    """Return a number of bytes for people: ``'3.2 MiB'``."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
+
+
+def is_rich(value: Any) -> bool:
+    """Tell whether `figure` could show more of a value than text."""
+    kind = type(value)
+    return any(
+        callable(getattr(kind, name, None))
+        for name in ("_repr_png_", "_repr_jpeg_", "_repr_svg_", "_repr_html_", "_repr_mimebundle_")
+    )
+
+
+def figure(value: Any) -> Figure | None:
+    """Return a rich value as a figure, or None when it shows nothing but text.
+
+    A value may run code of its own class to show itself; what that raises is shown in its place.
+    """
+    try:
+        return bundle_figure(_bundle(value), fallback=one_line(value))
+    except Exception as error:  # noqa: BLE001 - a _repr_*_ method is the user's code and may raise anything
+        note = f"{type(value).__name__}: showing it raised {type(error).__name__}: {error}"
+        return Figure(f"<p>{escape(clip(note))}</p>", clip(note))
+
+
+def bundle_figure(data: Mapping[str, Any], fallback: str = "display") -> Figure | None:
+    """Return a mime bundle (a body's ``display()``) as a figure, or None when it holds only plain text."""
+    plain = data.get("text/plain")
+    text = clip(plain if isinstance(plain, str) and plain else fallback)
+    for mime in _RASTER:
+        if mime in data:
+            return _raster(mime, _bytes(data[mime]), text)
+    if "image/svg+xml" in data:
+        return _svg(_bytes(data["image/svg+xml"], encoded=False), text)
+    html = data.get("text/html")
+    if isinstance(html, str):
+        if len(html) > MAX_HTML_BYTES:
+            return _refused(
+                text, f"its HTML has {size(len(html))}, over the {size(MAX_HTML_BYTES)} a panel shows"
+            )
+        return Figure(f'<div class="lk-html">{sanitise(html)}</div>', text)
+    return None
+
+
+def bundle_text(data: Mapping[str, Any]) -> str:
+    """Return the plain text of a mime bundle, bounded."""
+    plain = data.get("text/plain")
+    return clip(plain) if isinstance(plain, str) else clip(", ".join(str(mime) for mime in islice(data, 4)))
+
+
+def sanitise(html: str) -> str:
+    """Return HTML with all but harmless tags and attributes removed, and balanced.
+
+    No script, handler, style, class, id, link, form, frame or remote address survives; an image
+    only with a raster ``data:`` address of an allowed size.
+    """
+    return nh3.clean(
+        visible(html),
+        tags=_TAGS,
+        clean_content_tags=_DROPPED_WITH_CONTENT,
+        attributes=_ATTRIBUTES,
+        attribute_filter=_attribute,
+        url_schemes={"data"},
+        link_rel=None,
+    )
+
+
+def _attribute(tag: str, name: str, value: str) -> str | None:
+    if name in ("colspan", "rowspan"):
+        return value if value.isascii() and value.isdigit() and len(value) < 4 else None
+    if name == "src":
+        head, _, body = value.partition(";base64,")
+        mime = head.removeprefix("data:")
+        raw = _decode(body) if mime in _RASTER and len(body) <= MAX_HTML_BYTES else None
+        return value if raw is not None and _dimensions_ok(raw) else None
+    return value[:200]
+
+
+def _bundle(value: Any) -> dict[str, Any]:
+    bundle = getattr(value, "_repr_mimebundle_", None)
+    if callable(bundle):
+        data = bundle(include=None, exclude=None)
+        data = data[0] if isinstance(data, tuple) else data
+        if isinstance(data, dict) and data:
+            return data
+    value = _shrunk(value)
+    for name, mime in (
+        ("_repr_png_", "image/png"),
+        ("_repr_jpeg_", "image/jpeg"),
+        ("_repr_svg_", "image/svg+xml"),
+        ("_repr_html_", "text/html"),
+    ):
+        method = getattr(value, name, None)
+        data = method() if callable(method) else None
+        data = data[0] if isinstance(data, tuple) else data
+        if data:
+            return {mime: data}
+    return {}
+
+
+def _shrunk(value: Any) -> Any:
+    dims = getattr(value, "size", None)
+    if not (
+        callable(getattr(value, "thumbnail", None))
+        and isinstance(dims, tuple)
+        and max(dims, default=0) > MAX_SIDE
+    ):
+        return value
+    copy = value.copy()
+    copy.thumbnail((MAX_SIDE, MAX_SIDE))
+    return copy
+
+
+def _raster(mime: str, raw: bytes | None, text: str) -> Figure:
+    if raw is None:
+        return _refused(text, f"its {mime} is not base64")
+    if len(raw) > MAX_IMAGE_BYTES:
+        return _refused(
+            text, f"its image has {size(len(raw))}, over the {size(MAX_IMAGE_BYTES)} a panel shows"
+        )
+    if not _dimensions_ok(raw):
+        return _refused(text, f"its {mime} is broken, or over {MAX_PIXELS:,} pixels")
+    data = base64.b64encode(raw).decode("ascii")
+    return Figure(f'<img alt="{escape(text[:120])}" src="data:{mime};base64,{data}">', text)
+
+
+def _svg(raw: bytes | None, text: str) -> Figure:
+    if raw is None or len(raw) > MAX_IMAGE_BYTES // 4 or b"<!ENTITY" in raw:
+        return _refused(
+            text, f"its SVG is broken, declares entities, or is over {size(MAX_IMAGE_BYTES // 4)}"
+        )
+    # An SVG in an <img> runs no script and fetches nothing; the same SVG inline would.
+    data = base64.b64encode(raw).decode("ascii")
+    return Figure(f'<img alt="{escape(text[:120])}" src="data:image/svg+xml;base64,{data}">', text)
+
+
+def _refused(text: str, why: str) -> Figure:
+    note = f"{text}: not shown, {why}"
+    return Figure(f'<p class="lk-mute">{escape(note)}</p>', note)
+
+
+def _bytes(data: Any, *, encoded: bool = True) -> bytes | None:
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    if not isinstance(data, str):
+        return None
+    return _decode(data) if encoded else data.encode("utf-8", "replace")
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _dimensions_ok(raw: bytes) -> bool:
+    dims = dimensions(raw)
+    return dims is not None and 0 < dims[0] * dims[1] <= MAX_PIXELS
+
+
+def dimensions(raw: bytes) -> tuple[int, int] | None:
+    """Return the (width, height) that a PNG, GIF, WebP or JPEG declares, or None when it is none of them."""
+
+    def big(at: int, n: int) -> int:
+        return int.from_bytes(raw[at : at + n], "big")
+
+    def little(at: int, n: int) -> int:
+        return int.from_bytes(raw[at : at + n], "little")
+
+    if raw[:8] == b"\x89PNG\r\n\x1a\n" and raw[12:16] == b"IHDR":
+        return big(16, 4), big(20, 4)
+    if raw[:6] in (b"GIF87a", b"GIF89a"):
+        return little(6, 2), little(8, 2)
+    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
+        if raw[12:16] == b"VP8X":
+            return little(24, 3) + 1, little(27, 3) + 1
+        if raw[12:16] == b"VP8L":
+            bits = little(21, 4)
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        return little(26, 2) & 0x3FFF, little(28, 2) & 0x3FFF
+    if raw[:2] == b"\xff\xd8":
+        at = 2
+        while at + 9 < len(raw) and raw[at] == 0xFF:
+            marker = raw[at + 1]
+            if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+                return big(at + 7, 2), big(at + 5, 2)
+            at += 2 + max(2, big(at + 2, 2))
+    return None
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool) or is_number(value)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else one_line(key)
+
+
+def _field(value: Any) -> Any:
+    if is_number(value):
+        return value
+    return clip(value, 120).replace("\n", "\u23ce") if isinstance(value, str) else str(value)
+
+
+def _plain(value: Any) -> str:
+    return number(value) if is_number(value) else value
+
+
+def _big(digits: int) -> str:
+    x = _as_float(digits)
+    return f"{x:.4e}" if math.isfinite(x) else f"an int of {digits.bit_length():,} bits"
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
