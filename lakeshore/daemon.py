@@ -1,0 +1,225 @@
+"""``python -m lakeshore.daemon``: a worker as a process of its own; what `lakeshore worker` supervises.
+
+Flags win, the environment fills the gaps, and every fault of either is one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from lakeshore import settings
+from lakeshore.errors import DispatchError, PlaneUnavailable
+
+if TYPE_CHECKING:
+    from lakeshore.planes.contract import Plane
+    from lakeshore.worker.loop import Worker
+    from lakeshore.worker.options import Event
+
+_log = logging.getLogger("lakeshore.daemon")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"lakeshore: {message}. See python -m lakeshore.daemon --help\n")
+
+
+def _seconds(text: str) -> float:
+    try:
+        return settings.duration(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from None
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}: wants a whole number")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of the daemon's flags."""
+    made = _Parser(
+        prog="python -m lakeshore.daemon",
+        description="Run the jobs of a queue. Whoever may submit to it can run code here.",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--queue", help="the queue (or LAKESHORE_QUEUE)")
+    add("--root", help="root of run.write and run.read (or LAKESHORE_ROOT; default: the working directory)")
+    add("--once", action="store_true", help="run at most one job, then exit")
+    add("--url", help="a control plane's address (or LAKESHORE_URL)")
+    add("--token", help="its token (better: LAKESHORE_CLIENT_TOKEN or --token-file)")
+    add("--token-file", help="a file that holds its token")
+    add("--namespace", help="the namespace (or LAKESHORE_NAMESPACE; default: default)")
+    add("--allow-pickled", action="store_true", help="with --url: run by-value functions too")
+    add("--allow-module", action="append", default=[], metavar="M", help="run M's functions by reference")
+    add("--runtime-policy", choices=("strict", "minor", "off"), help="how closely interpreters must match")
+    add("--concurrency", type=_count, default=1, metavar="N", help="jobs at a time (default 1)")
+    add("--isolation", choices=("process", "inline"), default="process", help="where bodies run")
+    add(
+        "--lease",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds until a dead worker's job runs again",
+    )
+    add("--retries", type=_count, default=1, metavar="N", help="further attempts for a job that fails")
+    add(
+        "--backoff",
+        type=_seconds,
+        default=1.0,
+        metavar="S",
+        help="base of the delay before attempt 3 and later",
+    )
+    add(
+        "--grace",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds for a running body once told to stop",
+    )
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a worker as the flags say; returns the exit code: 0 after a clean drain, 2 for bad usage."""
+    made = parser()
+    flags = made.parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
+    )
+    logging.raiseExceptions = False  # a closed stderr must not end a worker
+    try:
+        environment = settings.read()
+    except ValueError as exc:
+        made.error(str(exc))
+    queue = flags.queue or environment.queue
+    if not queue:
+        made.error("no queue; give --queue NAME or set LAKESHORE_QUEUE")
+    if flags.url or environment.url:
+        made.error("this version has no client for a control plane; leave out --url and LAKESHORE_URL")
+    signals = _Signals()
+    plane = _open(flags.namespace or environment.namespace, signals, once=flags.once)
+    if plane is None:
+        return 0 if signals.count else 1
+    try:
+        return _work(made, flags, environment, plane, queue, signals)
+    finally:
+        plane.close()
+
+
+class _Signals:
+    """SIGTERM and SIGINT: the first drains, the second hands the running jobs back at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.worker: Worker | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.worker is not None:
+            self.worker.drain(at_once=self.count > 1)
+
+
+def _open(namespace: str, signals: _Signals, *, once: bool) -> Plane | None:
+    """Open the local plane, waiting for it to become usable; None when told to stop (or once: at once)."""
+    from dataclasses import replace
+
+    from lakeshore.planes.default import open_plane
+
+    pause, said = 0.5, ""
+    while not signals.count:
+        try:
+            return open_plane(replace(settings.read(), namespace=namespace))
+        except PlaneUnavailable as exc:
+            if str(exc) != said:
+                _log.error("plane away: %s", exc)
+                said = str(exc)
+            if once:
+                return None
+        until = time.monotonic() + pause
+        while time.monotonic() < until and not signals.count:
+            time.sleep(0.1)
+        pause = min(30.0, pause * 2)
+    return None
+
+
+def _work(
+    made: argparse.ArgumentParser,
+    flags: argparse.Namespace,
+    environment: settings.Settings,
+    plane: Plane,
+    queue: str,
+    signals: _Signals,
+) -> int:
+    from lakeshore.queues.sync import SyncQueue
+    from lakeshore.worker.inline import tee_to
+    from lakeshore.worker.loop import Worker
+    from lakeshore.worker.options import WorkerOptions
+
+    try:
+        chosen = WorkerOptions.checked(
+            root=flags.root or environment.root,
+            once=flags.once,
+            retries=flags.retries,
+            allow_pickled=True,
+            runtime_policy=flags.runtime_policy or environment.runtime_policy,
+            lease=flags.lease,
+            backoff=flags.backoff,
+            concurrency=flags.concurrency,
+            isolation=flags.isolation,
+            allow_modules=flags.allow_module,
+            grace=flags.grace,
+            on_event=_say,
+        )
+        q = SyncQueue(queue, dispatch=plane)
+    except ValueError as exc:
+        made.error(str(exc))
+    worker = signals.worker = Worker(q, chosen, tee=tee_to(sys.stderr), stuck=lambda: _give_up(plane))
+    if signals.count:
+        worker.drain(at_once=signals.count > 1)
+    if not flags.once:
+        _log.info("worker %s on queue %r, plane %r", worker.id, queue, plane)
+    try:
+        executed = worker.run()
+    except DispatchError as exc:
+        _log.error("%s", exc)
+        return 1
+    if not flags.once:
+        _log.info("drained: %d job%s executed", executed, "" if executed == 1 else "s")
+    return 0
+
+
+def _give_up(plane: Plane) -> None:
+    """Leave although a body goes on: its job was handed back, and nothing else ends a thread."""
+    _log.warning("a body did not stop; its job was handed back")
+    plane.close()
+    os._exit(0)
+
+
+def _say(event: Event) -> None:
+    """Log one line for each start and end."""
+    label = f" {event.name}" if event.name else ""
+    if event.kind == "started":
+        _log.info("start %s%s attempt %d", event.id, label, event.attempt)
+    elif event.kind == "ended":
+        tail = f": {event.detail}" if event.detail else ""
+        _log.info("%s %s%s after %.2f s%s", event.ending, event.id, label, event.seconds, tail)
+    elif event.kind == "plane_away":
+        _log.error("plane away: %s", event.detail)
+    else:
+        _log.info("the plane is back")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""The child in which bodies run under ``isolation="process"``: warm, reused, gone with its parent.
+
+It holds no plane and no claim: it runs one body at a time and reports over a socket. Run by
+`lakeshore.worker.process`, never by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from lakeshore import wire
+from lakeshore.errors import ClaimLost, JobCancelled
+from lakeshore.functions import transport
+from lakeshore.planes.contract import Claimed
+from lakeshore.worker import display, output, pipe
+from lakeshore.worker.execute import Rules, perform
+from lakeshore.worker.guard import Guard
+from lakeshore.worker.outcomes import Done, Failed
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class SignalGuard(Guard):
+    """Stops the body in the main thread, from a signal handler that runs there too: flags, no lock."""
+
+    __slots__ = ()
+
+    def stop(self, reason: Any) -> None:
+        """Raise `JobCancelled` here and now, or at the end of the shield."""
+        if not self._open:
+            return
+        self.reason = self.reason or reason
+        if not self._shielded:
+            raise JobCancelled
+
+    def close(self) -> None:
+        """Shut the door."""
+        self._open = False
+
+    def __enter__(self) -> None:
+        self._shielded = True
+        if self.reason is not None:
+            self._shielded = False
+            raise JobCancelled
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._shielded = False
+        if self.reason is not None and self._open:
+            raise JobCancelled
+
+
+class Reports:
+    """Sends what a body gives to the parent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._lock = threading.Lock()
+        self.guard: Guard | None = None
+
+    def send(self, *message: Any) -> None:
+        """Send one message whole; a signal does not cut it."""
+        data = pipe.encode(list(message))
+        guard = self.guard
+        if guard is None or threading.current_thread() is not threading.main_thread():
+            self._send(data)
+        else:
+            with guard:
+                self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        with self._lock:
+            try:
+                self._socket.sendall(data)
+            except OSError as exc:
+                raise ClaimLost("the worker is gone; its child drops the result") from exc
+
+    def values(self, frames: list[bytes]) -> None:
+        """Send the frames of one yielded value."""
+        self.send("values", frames)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Send the newest progress."""
+        self.send("progress", done, total, note)
+
+    def show(self, obj: object) -> None:
+        """Send an object's display."""
+        self.display(display.bundle(obj))
+
+    def display(self, bundle: dict[str, Any]) -> None:
+        """Send a display that is formatted already."""
+        self.send("display", wire.pack(bundle))
+
+    def write(self, stream: str, text: str) -> None:
+        """Print; the parent reads this process's own stdout and stderr."""
+        target = sys.__stdout__ if stream == "stdout" else sys.__stderr__
+        if target is not None:
+            target.write(text)
+
+
+class Child:
+    """The child's one loop."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._inbox = pipe.Inbox(sock)
+        self._reports = Reports(sock)
+        self._home = Path.cwd()
+        self._guard: SignalGuard | None = None
+        self._rules = Rules(root=self._home)
+
+    def serve(self) -> None:
+        """Run what comes until the parent closes the line."""
+        while self._inbox.receive():
+            for kind, *fields in self._inbox.take():
+                if kind == "rules":
+                    self._take_rules(*fields)
+                else:
+                    self._job(*fields)
+
+    def _take_rules(self, root: str, gates: dict[str, Any], registry: dict[str, Any]) -> None:
+        gates["allow_modules"] = tuple(gates["allow_modules"])
+        functions = {
+            name: transport.resolve(
+                fn, registry=None, allow_pickled=True, runtime_policy="off", trusted=True
+            )[0]
+            for name, fn in registry.items()
+        }
+        self._rules = Rules(root=Path(root), registry=functions, **gates)
+        self._reports.send("ready")
+
+    def _job(self, id: str, envelope: bytes, attempt: int, queue: str, fence: int) -> None:
+        signal.signal(signal.SIGTERM, self._on_term)  # a body may have taken it
+        claimed = Claimed(id, envelope, attempt, queue, fence)
+        guard = self._guard = self._reports.guard = SignalGuard()
+        try:
+            outcome = perform(
+                wire.Envelope.from_bytes(envelope),
+                claimed,
+                self._rules,
+                self._reports,
+                guard,
+                around=lambda body: output.captured(self._reports, body),
+            )
+        finally:
+            guard.close()
+            self._guard = self._reports.guard = None
+        self._flush()
+        os.chdir(self._home)
+        if isinstance(outcome, Done):
+            self._reports.send("done", outcome.result, outcome.frames)
+        elif isinstance(outcome, Failed):
+            self._reports.send(
+                "failed", outcome.type, outcome.message, outcome.traceback, outcome.refused, outcome.frames
+            )
+        else:
+            self._reports.send("stopped", outcome.traceback, outcome.frames)
+
+    def _on_term(self, signum: int, frame: FrameType | None) -> None:
+        guard = self._guard
+        if guard is None:
+            raise SystemExit(0)
+        guard.stop("lost")
+
+    @staticmethod
+    def _flush() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (
+                OSError,
+                ValueError,
+                AttributeError,
+            ):  # the body closed or replaced it: nothing is left to say
+                continue
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the system kill this process when the parent dies (Linux), and watch the pipe from it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    life = os.dup(0)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor is wanted, early
+        os.dup2(nothing.fileno(), 0)
+
+    def watch() -> None:
+        while os.read(life, 1):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="lakeshore-life", daemon=True).start()
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Serve over the socket `descriptor` until the parent closes it."""
+    os.set_inheritable(descriptor, False)
+    _die_with_parent(parent)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[union-attr]
+    display.install(output.sink)
+    sock = socket.socket(fileno=descriptor)
+    Child(sock).serve()

@@ -1,0 +1,95 @@
+"""What a worker is told (its options, checked before anything is claimed) and what it tells (events)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lakeshore.planes.contract import check_number
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What `on_event` is told.
+
+    Attributes
+    ----------
+    kind : {"started", "ended", "plane_away", "plane_back"}
+        What happened.
+    id, queue, attempt
+        The job; empty for the plane's events.
+    name : str
+        The job's display name, or "".
+    ending : str
+        For "ended": succeeded, retry, failed, released or lost.
+    detail : str
+        The error's first line, or why the plane is away.
+    seconds : float
+        How long the body ran.
+    """
+
+    kind: Literal["started", "ended", "plane_away", "plane_back"]
+    id: str = ""
+    queue: str = ""
+    attempt: int = 0
+    name: str = ""
+    ending: str = ""
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works: what `run_worker` takes, checked."""
+
+    root: Path
+    registry: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    once: bool = False
+    poll: float = 0.05
+    retries: int = 1
+    stop: Callable[[], bool] | None = None
+    allow_pickled: bool | None = None
+    runtime_policy: str = "minor"
+    lease: float = 30.0
+    backoff: float = 0.0
+    concurrency: int = 1
+    isolation: str = "inline"
+    allow_modules: tuple[str, ...] = ()
+    log: bool = True
+    grace: float = 30.0
+    on_event: Callable[[Event], object] | None = None
+
+    @classmethod
+    def checked(cls, *, root: Path | str | None = None, **options: Any) -> WorkerOptions:
+        """Check the options as `run_worker` takes them.
+
+        Raises
+        ------
+        ValueError
+            For an option out of its range; the message says what is wanted.
+        """
+        base = Path.cwd() if root is None else Path(root).expanduser().absolute()
+        if base.exists() and not base.is_dir():
+            raise ValueError(f"root {str(base)!r}: is a file; give a directory")
+        modules = options.get("allow_modules", ())
+        if isinstance(modules, str):
+            raise ValueError(f"allow_modules {modules!r}: wants a list of module names: [{modules!r}]")
+        made = cls(
+            root=base,
+            **{**options, "registry": dict(options.get("registry") or {}), "allow_modules": tuple(modules)},
+        )
+        check_number(made.poll, "poll", minimum=0)
+        check_number(made.backoff, "backoff", minimum=0)
+        check_number(made.grace, "grace", minimum=0)
+        if check_number(made.lease, "lease", minimum=0) < 0.1:
+            raise ValueError(f"lease {made.lease!r}: wants 0.1 s or more")
+        for name, value, least in (("retries", made.retries, 0), ("concurrency", made.concurrency, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} {value!r}: wants a whole number of {least} or more")
+        if made.runtime_policy not in ("strict", "minor", "off"):
+            raise ValueError(f"runtime_policy {made.runtime_policy!r}: wants strict, minor or off")
+        if made.isolation not in ("inline", "process"):
+            raise ValueError(f"isolation {made.isolation!r}: wants inline or process")
+        return made

@@ -1,0 +1,345 @@
+"""The parent's end of a child process: spawn it, hand it a job, take what it reports, bury it.
+
+The parent keeps claim, lease, frames and ending, so whatever happens to the child costs one attempt
+and never the worker.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from lakeshore import wire
+from lakeshore.errors import LakeshoreError
+from lakeshore.functions import transport
+from lakeshore.planes.contract import Claimed
+from lakeshore.worker import pipe
+from lakeshore.worker.execute import Options
+from lakeshore.worker.guard import Reason
+from lakeshore.worker.journals import Journals
+from lakeshore.worker.keeper import Running
+from lakeshore.worker.outcomes import Done, Failed, Outcome, Stopped
+
+if TYPE_CHECKING:
+    from lakeshore.wire import Envelope
+    from lakeshore.worker.loop import Slot, Worker
+
+KILL_AFTER: Final = 5.0
+"""Seconds between SIGTERM and SIGKILL for a body that is to stop."""
+START_WAIT: Final = 60.0
+CLOSE_WAIT: Final = 2.0
+_TAIL: Final = 2000
+
+_START: Final = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
+    "from lakeshore.worker.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+
+
+class ChildUnusable(LakeshoreError):
+    """No child process comes up: the fault is this worker's, not the job's."""
+
+
+class Child:
+    """One child process and the line to it."""
+
+    def __init__(self, *setup: Any) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [
+                    sys.executable,
+                    "-X",
+                    "faulthandler",
+                    "-c",
+                    _START,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    json.dumps(sys.path),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,
+            )
+        self._socket = ours
+        self._line = ours.fileno()
+        self._inbox = pipe.Inbox(ours)
+        self._outputs: dict[int, str] = {}
+        self._decoders = {
+            name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in ("stdout", "stderr")
+        }
+        self._poll = select.poll()
+        self._poll.register(self._line, select.POLLIN)
+        for name in ("stdout", "stderr"):
+            descriptor = getattr(self._process, name).fileno()
+            os.set_blocking(descriptor, False)
+            self._outputs[descriptor] = name
+            self._poll.register(descriptor, select.POLLIN)
+        self._setup: tuple[Any, ...] | None = setup
+
+    def send(self, *message: Any) -> None:
+        """Send one message; a child that is gone is seen at the next `listen`."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(pipe.encode(list(message)))
+
+    def wait_ready(self) -> None:
+        """Wait until the child is up and has taken its rules; nothing to wait for the second time.
+
+        Raises
+        ------
+        ChildUnusable
+            When it ended instead, with the last that it said.
+        """
+        if self._setup is None:
+            return
+        said: list[str] = []
+        self.send("rules", *self._setup)
+        self._setup = None
+        until = time.monotonic() + START_WAIT
+        messages: list[list[Any]] | None = []
+        while not messages:
+            messages = self.listen(lambda name, text: said.append(text))
+            if messages is None or time.monotonic() > until:
+                self.kill()
+                code = self.close()
+                lines = "".join(said).strip().splitlines()[-5:]
+                raise ChildUnusable(
+                    f"the child process for bodies does not start (it {_how(code)}): " + " | ".join(lines)
+                )
+
+    def listen(self, printed: Callable[[str, str], None]) -> list[list[Any]] | None:
+        """Wait at most a second for what the child says; None once it is gone and all is said."""
+        reading = False
+        ready = self._poll.poll(1000)
+        for descriptor, _ in ready:
+            if descriptor == self._line:
+                reading = True
+            else:
+                self._read(descriptor, printed)
+        open_line = self._inbox.receive() if reading else bool(ready) or self.alive()
+        messages = self._inbox.take()
+        if messages or open_line:
+            return messages
+        self.drain(printed)
+        return None
+
+    def _read(self, descriptor: int, printed: Callable[[str, str], None]) -> bool:
+        name = self._outputs[descriptor]
+        try:
+            data = os.read(descriptor, 65536)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._poll.unregister(descriptor)
+            del self._outputs[descriptor]
+            return False
+        text = self._decoders[name].decode(data)
+        if text:
+            printed(name, text)
+        return True
+
+    def drain(self, printed: Callable[[str, str], None]) -> None:
+        """Hand over all that is printed by now."""
+        for descriptor in tuple(self._outputs):
+            while self._read(descriptor, printed):
+                pass
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def terminate(self) -> None:
+        """Ask the body to stop."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the child and what it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self, wait: float = CLOSE_WAIT) -> int:
+        """End the child, by force after `wait` seconds; returns its exit code (negative: the signal)."""
+        self._socket.close()
+        try:
+            code = self._process.wait(wait)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
+        return code
+
+
+class ChildDoor:
+    """Stops the body in a child: SIGTERM, then SIGKILL.
+
+    Parameters
+    ----------
+    hurry : callable
+        Whether the worker was told to hand back at once.
+    """
+
+    in_thread = False
+
+    def __init__(self, child: Child, hurry: Callable[[], bool]) -> None:
+        self._child, self._hurry = child, hurry
+        self._asked_at = 0.0
+        self.reason: Reason | None = None
+
+    def stop(self, reason: Reason) -> None:
+        """Ask the body to stop; from the second time on, by force."""
+        now = time.monotonic()
+        if self.reason is None:
+            self.reason, self._asked_at = reason, now
+            self._child.terminate()
+        if self._hurry() or now >= self._asked_at + KILL_AFTER:
+            self._child.kill()
+
+
+class ChildRunner:
+    """Runs the bodies of one slot in a child that is kept warm."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._child: Child | None = None
+        self._registry = {name: transport.describe(fn) for name, fn in worker.rules.registry.items()}
+        if not worker.chosen.once:
+            self._child = self._spawn()
+            self._child.wait_ready()
+
+    def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
+        """Run one body in the child to its outcome."""
+        worker = self._worker
+        child = self._warm()
+        door = ChildDoor(child, lambda: worker.at_once)
+        job = Running(claimed, slot.worker_id, door, worker.chosen.lease, options.timeout)
+        journals = Journals(
+            worker.plane,
+            claimed,
+            slot.worker_id,
+            worker.flusher,
+            lambda: job.lease_until,
+            log=worker.chosen.log and options.log,
+            tee=worker.tee,
+        )
+        conversation = _Conversation(child, door, journals)
+        slot.watch(job)
+        keep = False
+        try:
+            child.send("job", claimed.id, claimed.envelope, claimed.attempt, claimed.queue, claimed.fence)
+            outcome = conversation.follow()
+            keep = door.reason is None and child.alive()
+            journals.close()
+            return outcome
+        finally:
+            worker.keeper.forget(job)
+            if not keep:
+                self._discard()
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _warm(self) -> Child:
+        child = self._child
+        if child is None or not child.alive():
+            self._discard()
+            child = self._child = self._spawn()
+        child.wait_ready()
+        child.drain(lambda name, text: None)  # what a thread of an earlier body said since
+        return child
+
+    def _discard(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.close()
+
+    def _spawn(self) -> Child:
+        rules = self._worker.rules
+        gates = {
+            "allow_pickled": rules.allow_pickled,
+            "runtime_policy": rules.runtime_policy,
+            "trusted": rules.trusted,
+            "allow_modules": list(rules.allow_modules),
+            "max_payload": rules.max_payload,
+        }
+        return Child(str(rules.root), gates, self._registry)
+
+
+class _Conversation:
+    """One job in a child, from its start to the outcome that the child, or its death, tells."""
+
+    def __init__(self, child: Child, door: ChildDoor, journals: Journals) -> None:
+        self._child, self._door, self._journals = child, door, journals
+        self._tail = ""
+        self._frames = 0
+
+    def follow(self) -> Outcome:
+        """Take what comes until the job has ended; raises `ClaimLost` when a frame was refused."""
+        child = self._child
+        while (messages := child.listen(self._print)) is not None:
+            for message in messages:
+                outcome = self._message(*message)
+                if outcome is not None:
+                    child.drain(self._print)
+                    return outcome
+            self._journals.flush_values()
+        return self._died()
+
+    def _message(self, kind: str, *fields: Any) -> Outcome | None:
+        journals = self._journals
+        if kind == "values":
+            self._frames += len(fields[0])
+            journals.hold(fields[0])
+        elif kind == "progress":
+            journals.progress(*fields)
+        elif kind == "display":
+            journals.display(wire.unpack(fields[0]))
+        elif kind == "done":
+            return Done(*fields)
+        elif kind == "failed":
+            return Failed(*fields)
+        elif kind == "stopped":
+            return Stopped(self._door.reason or "lost", *fields)
+        return None
+
+    def _print(self, name: str, text: str) -> None:
+        self._tail = (self._tail + text)[-_TAIL:]
+        self._journals.write(name, text)
+
+    def _died(self) -> Outcome:
+        child = self._child
+        child.kill()
+        code = child.close()
+        if self._door.reason is not None:
+            return Stopped(self._door.reason, None, self._frames)
+        lines = "\n".join(self._tail.splitlines()[-20:])
+        said = f". The last it printed:\n{lines}" if lines.strip() else ""
+        return Failed("ProcessDied", f"the body's process {_how(code)}{said}", frames=self._frames)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code} before the body had ended"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "a signal"
+    hint = "; the system does this when memory runs out" if -code == signal.SIGKILL else ""
+    return f"was killed by {name} (signal {-code}{hint})"
