@@ -1,0 +1,503 @@
+"""Where a body's files go and how it reports: `run`, `scope`, and the key contract.
+
+A key is a relative POSIX path below the current scope; a scope is a prefix below a root. Nothing
+here touches the disk before the key is known to be good, and nothing reaches outside the root.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import posixpath
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar, Token
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from lakeshore.errors import KeyContractError
+
+__all__ = ["KeyNotFound", "RunContext", "check_prefix", "current", "job_context", "run", "scope"]
+
+PROGRESS_INTERVAL = 0.1
+"""Seconds between two progress reports that leave a body; the last one always does."""
+
+_DRIVE = re.compile(r"[A-Za-z]:")
+_NAME_BYTES = 255
+_CURRENT: ContextVar[RunContext | None] = ContextVar("lakeshore_run", default=None)
+
+
+class KeyNotFound(KeyContractError, FileNotFoundError):
+    """`run.read` was asked for a key that has no file.
+
+    Also a `FileNotFoundError`, so that code written for plain files catches it.
+    """
+
+
+def _normal(value: object, what: str) -> str:
+    """Return a well-formed key without ``.`` steps; ``..`` steps may lead."""
+    if not isinstance(value, str):
+        raise KeyContractError(f"{what} {value!r}: wants a str, got {type(value).__name__}")
+    fault = None
+    if not value:
+        fault = "is empty"
+    elif "\0" in value:
+        fault = "holds a NUL"
+    elif "\\" in value:
+        fault = "holds a backslash; separate with '/'"
+    elif value.startswith("/"):
+        fault = "is absolute"
+    elif _DRIVE.match(value):
+        fault = "starts with a drive letter"
+    else:
+        try:
+            long = any(len(part.encode()) > _NAME_BYTES for part in value.split("/"))
+        except UnicodeEncodeError:
+            fault = "is not valid Unicode text"
+        else:
+            fault = f"has a part of more than {_NAME_BYTES} bytes" if long else None
+    if fault is None:
+        normal = posixpath.normpath(value)
+        if normal != ".":
+            return normal
+        fault = "names the scope itself"
+    shown = value if len(value) <= 120 else value[:120] + "…"
+    raise KeyContractError(f"{what} {shown!r}: {fault}. Give a relative path such as 'out/model.bin'.")
+
+
+def _join(prefix: str, value: object, what: str) -> str:
+    """Return `value` below `prefix` as a path from the root, "" for the root itself."""
+    joined = posixpath.normpath(posixpath.join(prefix, _normal(value, what)))
+    if joined == ".." or joined.startswith("../"):
+        raise KeyContractError(
+            f"{what} {value!r}: climbs out of the root from scope {prefix!r}. '..' may reach a parent scope only."
+        )
+    return "" if joined == "." else joined
+
+
+def _inside(root: Path, full: str, what: str, shown: object) -> Path:
+    """Return the path of `full` below `root`, links followed for the check only."""
+    path = root / full if full else root
+    real, real_root = os.path.realpath(path), os.path.realpath(root)
+    if real != real_root and not real.startswith(real_root.rstrip(os.sep) + os.sep):
+        raise KeyContractError(
+            f"{what} {shown!r}: a link leads out of the root {str(root)!r}, to {real!r}. Keep links inside the root."
+        )
+    return path
+
+
+def _absolute(root: object) -> Path:
+    if root is None:
+        return Path.cwd()
+    if not isinstance(root, (str, os.PathLike)) or "\0" in os.fspath(cast(str, root)):
+        raise KeyContractError(f"root {root!r}: wants a directory's path")
+    # abspath, not resolve: the user sees the path they gave, and a later chdir cannot move it
+    return Path(os.path.abspath(cast(str, root)))  # noqa: PTH100
+
+
+def check_prefix(prefix: object) -> str:
+    """Return a scope prefix in its normal form, relative to the root.
+
+    Parameters
+    ----------
+    prefix : str
+        A relative POSIX path; ``""`` is the root.
+
+    Raises
+    ------
+    KeyContractError
+        When it is malformed or climbs out of the root.
+    """
+    return "" if prefix == "" else _join("", prefix, "prefix")
+
+
+class _Meter:
+    """Thins a body's progress reports; one for all the scopes of a job."""
+
+    __slots__ = ("_at", "_held", "_send")
+
+    def __init__(self, send: Callable[[float, float | None, str | None], None]) -> None:
+        self._send = send
+        self._at = -PROGRESS_INTERVAL
+        self._held: tuple[float, float | None, str | None] | None = None
+
+    def report(self, done: float, total: float | None, note: str | None) -> None:
+        now = time.monotonic()
+        if now - self._at < PROGRESS_INTERVAL and done != total:
+            self._held = (done, total, note)
+            return
+        self._at, self._held = now, None
+        self._send(done, total, note)
+
+    def flush(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._send(*held)
+
+
+class RunContext:
+    """What a body may ask of its run: files by key, progress, displays, and who it is.
+
+    Attributes
+    ----------
+    prefix : str
+        The scope below `root`; ``""`` is the root itself.
+    root : Path
+        Absolute; a chdir in the body does not move it.
+    invocation_id : str or None
+        None outside a job.
+    attempt : int
+        Claims so far, from 1; 0 outside a job.
+    fence : int
+        The fencing token of this claim, to fence writes elsewhere; 0 outside a job.
+    """
+
+    __slots__ = (
+        "_base",
+        "_cancelled",
+        "_meter",
+        "_on_display",
+        "_outer",
+        "_written",
+        "attempt",
+        "fence",
+        "invocation_id",
+        "prefix",
+        "root",
+    )
+
+    def __init__(
+        self,
+        *,
+        prefix: str = "",
+        root: Path,
+        invocation_id: str | None = None,
+        attempt: int = 0,
+        fence: int = 0,
+        on_progress: Callable[[float, float | None, str | None], None] | None = None,
+        on_display: Callable[[object], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None:
+        self.prefix, self.root = prefix, root
+        self.invocation_id, self.attempt, self.fence = invocation_id, attempt, fence
+        self._meter = None if on_progress is None else _Meter(on_progress)
+        self._on_display, self._cancelled = on_display, cancelled
+        self._base = prefix
+        self._written: dict[str, tuple[str, Path]] = {}
+        self._outer: RunContext | None = None
+
+    def __repr__(self) -> str:
+        who = f", invocation_id={self.invocation_id!r}, attempt={self.attempt}" if self.invocation_id else ""
+        return f"RunContext(prefix={self.prefix!r}, root={str(self.root)!r}{who})"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this job is to stop; a long loop may look and return early."""
+        return self._cancelled is not None and self._cancelled()
+
+    def _below(self, prefix: str, root: Path, *, fresh: bool) -> RunContext:
+        """Return the context of a nested scope; `fresh` starts a body of its own, with its own keys."""
+        new = object.__new__(RunContext)
+        new.prefix, new.root = prefix, root
+        new.invocation_id, new.attempt, new.fence = self.invocation_id, self.attempt, self.fence
+        new._meter, new._on_display, new._cancelled = self._meter, self._on_display, self._cancelled
+        new._base, new._written = (prefix, {}) if fresh else (self._base, self._written)
+        new._outer = self
+        return new
+
+    def write(self, key: str, dir: bool = False) -> Path:
+        """Return the path to write `key` to, its parent directories made.
+
+        On a local root the path is the final place. The body must return or yield the key.
+
+        Parameters
+        ----------
+        key : str
+            A relative POSIX path below the scope.
+        dir : bool
+            Make `key` itself a directory. Default False: a file.
+
+        Raises
+        ------
+        KeyContractError
+            When the key is malformed, leaves the root, or one of its parents is a file.
+        """
+        full = _join(self.prefix, key, "key")
+        if full in ("", self.prefix):
+            raise KeyContractError(f"key {key!r}: names a scope, not something in it")
+        path = _inside(self.root, full, "key", key)
+        try:
+            (path if dir else path.parent).mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise KeyContractError(
+                f"key {key!r}: {error.filename!r} is a file where a directory is needed. Use another key."
+            ) from None
+        self._written[full] = (str(key), path)
+        return path
+
+    def read(self, key: str) -> Path:
+        """Return the path of `key`, which must exist.
+
+        Raises
+        ------
+        KeyContractError
+            When the key is malformed or leaves the root.
+        KeyNotFound
+            When nothing is there (a `KeyContractError` and a `FileNotFoundError`).
+        """
+        path = _inside(self.root, _join(self.prefix, key, "key"), "key", key)
+        if not path.exists():
+            raise KeyNotFound(
+                f"read: key {key!r} has no file in scope {self.prefix!r} ({path}). "
+                "Write it first, or read it in the scope and root it was written in."
+            )
+        return path
+
+    def read_all(self, manifest: Any) -> Any:
+        """Return the paths of a manifest's keys in the manifest's own shape (str, list, tuple, dict)."""
+        return _mirror(manifest, self.read)
+
+    def write_all(self, manifest: Any) -> Any:
+        """Return paths to write in the manifest's own shape; every key is checked before one is made."""
+
+        def check(key: str) -> None:
+            _inside(self.root, _join(self.prefix, key, "key"), "key", key)
+
+        _mirror(manifest, check)
+        return _mirror(manifest, self.write)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Report how far the body is; at most 10 reports a second leave it, and the last one always.
+
+        Parameters
+        ----------
+        done : float
+            Units finished so far.
+        total : float, optional
+            Units in all; None when unknown.
+        note : str, optional
+            A word to show beside the bar.
+        """
+        if self._meter is not None:
+            self._meter.report(float(done), None if total is None else float(total), note)
+
+    def display(self, obj: object) -> None:
+        """Show `obj` where the job is watched; outside a job, here."""
+        if self._on_display is not None:
+            self._on_display(obj)
+        else:
+            getattr(builtins, "display", print)(obj)
+
+    def check_keys(self, result: object, yielded: frozenset[str] | set[str] = frozenset()) -> None:
+        """Hold the body to return-your-keys: each key it wrote is returned or yielded, and is there.
+
+        Raises
+        ------
+        KeyContractError
+            Naming the first key that was not returned, or whose file does not exist.
+        """
+        if not self._written:
+            return
+        given = {posixpath.normpath(text) for text in strings(result)} | {
+            posixpath.normpath(y) for y in yielded
+        }
+        for full, (key, path) in self._written.items():
+            if given.isdisjoint((posixpath.normpath(key), posixpath.relpath(full, self._base or "."))):
+                raise KeyContractError(
+                    f"key {key!r} was written but not returned. Return every key given to run.write "
+                    "(a str, or a list, tuple or dict of them), or yield it."
+                )
+            if not path.exists():
+                raise KeyContractError(
+                    f"key {key!r} was returned but there is no file at {str(path)!r}. "
+                    "Write to the path that run.write gave, or do not ask for the key."
+                )
+
+
+def strings(value: object, depth: int = 8) -> Iterator[str]:
+    """Yield the strings of a manifest: a str, or lists, tuples and dict values of them."""
+    if isinstance(value, str):
+        yield value
+    elif depth and isinstance(value, (list, tuple)):
+        for item in value:
+            yield from strings(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            yield from strings(item, depth - 1)
+
+
+def _mirror(manifest: Any, at: Callable[[str], Any]) -> Any:
+    if isinstance(manifest, dict):
+        return {name: _mirror(item, at) for name, item in manifest.items()}
+    if isinstance(manifest, list):
+        return [_mirror(item, at) for item in manifest]
+    if isinstance(manifest, tuple):
+        return tuple(_mirror(item, at) for item in manifest)
+    return at(manifest)
+
+
+def current() -> RunContext:
+    """Return the context in force: the job's, the scope's, or else one at the working directory."""
+    context = _CURRENT.get()
+    return RunContext(root=Path.cwd()) if context is None else context
+
+
+def entered() -> bool:
+    """Whether a scope or a job is in force here."""
+    return _CURRENT.get() is not None
+
+
+class _Run:
+    """The proxy `run`: every attribute is asked of the context in force."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(current(), name)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(RunContext) if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        return f"<run: {current()!r}>"
+
+    def __reduce__(self) -> str:
+        return "run"
+
+
+run: RunContext = cast(RunContext, _Run())
+"""The run context in force, looked up at each use."""
+
+
+class _Entered:
+    """Puts one context in force between enter and exit."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._token: Token[RunContext | None] | None = None
+
+    def __enter__(self) -> RunContext:
+        self._token = _CURRENT.set(self._context)
+        return self._context
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _leave(self._context, self._token)
+        if self._context._outer is None and self._context._meter is not None:
+            self._context._meter.flush()
+
+
+def _leave(context: RunContext, token: Token[RunContext | None] | None) -> None:
+    # An abandoned generator is closed late, in another context or under a scope that was entered
+    # since. What is in force then is taken away only if it is this context or grew out of it.
+    inner = _CURRENT.get()
+    while inner is not None and inner is not context:
+        inner = inner._outer
+    if inner is not None and token is not None:
+        _CURRENT.set(None if token.old_value is Token.MISSING else token.old_value)
+
+
+def job_context(
+    *,
+    prefix: str,
+    root: Path | str | None,
+    invocation_id: str | None,
+    attempt: int = 1,
+    fence: int = 0,
+    on_progress: Callable[[float, float | None, str | None], None] | None = None,
+    on_display: Callable[[object], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> _Entered:
+    """Return a context manager that puts a job's context in force; the worker's call.
+
+    Parameters
+    ----------
+    prefix : str
+        From the envelope; checked here, before anything is made.
+    root : Path, str or None
+        The worker's root; None is the working directory now.
+    on_progress : callable, optional
+        Takes ``(done, total, note)``.
+    on_display : callable, optional
+        Takes the object to show.
+    cancelled : callable, optional
+        Says whether the job is to stop.
+
+    Raises
+    ------
+    KeyContractError
+        When the prefix is malformed, climbs out of the root, or a link leads it out.
+    """
+    where = _absolute(root)
+    inner = check_prefix(prefix)
+    if inner:
+        _inside(where, inner, "prefix", prefix)
+    return _Entered(
+        RunContext(
+            prefix=inner,
+            root=where,
+            invocation_id=invocation_id,
+            attempt=attempt,
+            fence=fence,
+            on_progress=on_progress,
+            on_display=on_display,
+            cancelled=cancelled,
+        )
+    )
+
+
+def child() -> _Entered:
+    """Return a context manager for a local body: the scope in force, with keys of its own."""
+    outer = current()
+    return _Entered(outer._below(outer.prefix, outer.root, fresh=True))
+
+
+class scope:  # noqa: N801 - reads as the statement it is: `with scope("scenes/0007"):`
+    """Put files under a prefix of the current scope for the length of a ``with`` block.
+
+    Parameters
+    ----------
+    prefix : str
+        A relative POSIX path; ``".."`` climbs to a parent scope, ``""`` is the same scope again.
+    root : str or Path, optional
+        Another root directory; default the current one (outside any scope, the working directory).
+
+    Raises
+    ------
+    KeyContractError
+        When the prefix is malformed or climbs out of the root.
+
+    Examples
+    --------
+    >>> with scope("scenes/0007"):
+    ...     path = run.write("depth.npy")
+    """
+
+    __slots__ = ("_entered", "_prefix", "_root")
+
+    def __init__(self, prefix: str, root: str | Path | None = None) -> None:
+        if prefix != "":
+            _normal(prefix, "scope")
+        self._prefix = prefix
+        self._root = None if root is None else _absolute(root)
+        self._entered: list[tuple[RunContext, Token[RunContext | None]]] = []
+
+    def __enter__(self) -> RunContext:
+        outer = current()
+        root = self._root or outer.root
+        prefix = _join(outer.prefix, self._prefix, "scope") if self._prefix else outer.prefix
+        if prefix:
+            _inside(root, prefix, "scope", self._prefix)
+        context = outer._below(prefix, root, fresh=False)
+        self._entered.append((context, _CURRENT.set(context)))
+        return context
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _leave(*self._entered.pop())

@@ -1,0 +1,307 @@
+"""Drives a body of any kind to its end: sync, async, generator, async generator, or one that returns one.
+
+The kind is read off what the call gives back, so partials, methods and wrappers need no rule of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextvars import copy_context
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, Literal, TypeGuard
+
+from lakeshore.context import current, strings
+from lakeshore.errors import JobCancelled
+from lakeshore.functions.threads import carrying
+
+__all__ = ["BodyWrapper", "Kind", "kind_of", "run_body"]
+
+Kind = Literal["sync", "async", "generator", "asyncgen"]
+
+LOOK_INTERVAL = 0.1
+"""Seconds between two looks at `run.cancelled` while an async body waits."""
+MANIFEST_BYTES = 1 << 20
+"""A generator's yields are its result only while their keys are shorter than this together."""
+_STOP_WAIT = 5.0
+_AT_ONCE = frozenset((type(None), bool, int, float, str, bytes, list, dict, tuple, set))
+
+
+class BodyWrapper:
+    """What stands before a body and is not it (a UDF); `run_body` drives `fn`."""
+
+    fn: Callable[..., Any]
+
+
+def kind_of(fn: Callable[..., Any]) -> Kind:
+    """Return the kind of a body without calling it.
+
+    Looks through `functools.partial`, bound methods, callable objects and C-level wrappers such
+    as `functools.lru_cache`. A plain function that returns a generator or coroutine is "sync".
+    """
+    seen = 0
+    while not inspect.isfunction(fn) and seen < 32:
+        seen += 1
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif isinstance(fn, BodyWrapper):
+            fn = fn.fn
+        elif inspect.ismethod(fn):
+            fn = fn.__func__
+        elif isinstance(getattr(fn, "__wrapped__", None), Callable):  # type: ignore[arg-type]
+            fn = fn.__wrapped__  # type: ignore[attr-defined]
+        elif not isinstance(fn, type) and inspect.isfunction(getattr(type(fn), "__call__", None)):  # noqa: B004
+            fn = type(fn).__call__
+        else:
+            return "sync"
+    if inspect.isasyncgenfunction(fn):
+        return "asyncgen"
+    if inspect.iscoroutinefunction(fn):
+        return "async"
+    return "generator" if inspect.isgeneratorfunction(fn) else "sync"
+
+
+def is_generator(value: object) -> TypeGuard[Generator[Any, Any, Any]]:
+    """Whether a body gave a generator to drive."""
+    return type(value) is GeneratorType or isinstance(value, Generator)
+
+
+def is_asyncgen(value: object) -> TypeGuard[AsyncGenerator[Any, Any]]:
+    """Whether a body gave an async generator to drive."""
+    return type(value) is AsyncGeneratorType or isinstance(value, AsyncGenerator)
+
+
+def is_coroutine(value: object) -> TypeGuard[Coroutine[Any, Any, Any]]:
+    """Whether a body gave a coroutine to await."""
+    return type(value) is CoroutineType or isinstance(value, Coroutine)
+
+
+class Yields:
+    """What a generator yielded, as far as it may be its key manifest."""
+
+    __slots__ = ("_length", "_together", "keys")
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self._together: list[Any] | None = []
+        self._length = 0
+
+    def add(self, value: Any) -> None:
+        """Note one yield."""
+        if self._length > MANIFEST_BYTES:
+            return
+        kind = type(value)
+        if kind is str:
+            parts: Sequence[Any] = (value,)
+        elif kind is list:
+            parts = value
+        elif kind is dict:
+            parts = tuple(value.values())
+        else:
+            parts = tuple(strings(value))
+            self._together = None
+        if not all(type(part) is str for part in parts):
+            self._together, parts = None, tuple(strings(value))
+        self.keys.update(parts)
+        self._length += sum(map(len, parts))
+        if self._length > MANIFEST_BYTES:
+            self._together = None
+        elif self._together is not None:
+            self._together.append(value)
+
+    def manifest(self) -> Any:
+        """Return the yields together where they are a key manifest, else None.
+
+        Strings make a list, lists are joined, dicts are merged; a mixture stays a list of the yields.
+        """
+        together = self._together
+        if not together:
+            return None
+        kinds = {type(value) for value in together}
+        if kinds == {list}:
+            return [key for value in together for key in value]
+        if kinds == {dict}:
+            return {name: key for value in together for name, key in value.items()}
+        return together
+
+
+def run_body(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    emit: Callable[[Any], None],
+    check: Callable[[Any, list[str]], None] | None = None,
+) -> Any:
+    """Call `fn` and drive what it gives to its end, in this thread and the run context in force.
+
+    An async body gets an event loop of its own; where this thread runs one already, in a helper
+    thread. A generator is closed when its job is cancelled or `emit` raises.
+
+    Parameters
+    ----------
+    fn : callable
+        A body of any kind.
+    emit : callable
+        Takes each value that a generator yields, as it comes.
+    check : callable, optional
+        Takes the result and the yielded keys; default: return-your-keys of the run context.
+
+    Returns
+    -------
+    Any
+        The body's return value. A generator that returns None: its yields together where they
+        are a key manifest (page "files and scopes" of the guide), else None.
+
+    Raises
+    ------
+    KeyContractError
+        When a written key was neither returned nor yielded, or has no file.
+    JobCancelled
+        When the job was cancelled while the body ran.
+    """
+    if isinstance(fn, BodyWrapper):
+        fn = fn.fn
+    yields: Yields | None = None
+    with carrying:
+        result = fn(*args, **kwargs)
+        while type(result) not in _AT_ONCE:
+            if is_generator(result):
+                yields = yields or Yields()
+                result = _drive(result, emit, yields)
+            elif is_asyncgen(result):
+                yields = yields or Yields()
+                result = _in_loop(_drive_async(result, emit, yields))
+            elif is_coroutine(result):
+                result = _in_loop(result)
+            elif hasattr(type(result), "__await__"):
+                result = _in_loop(_await(result))
+            else:
+                break
+    if result is None and yields is not None:
+        result = yields.manifest()
+    if check is not None:
+        check(result, sorted(yields.keys) if yields else [])
+    else:
+        current().check_keys(result, yields.keys if yields else frozenset())
+    return result
+
+
+def _drive(generator: Generator[Any, Any, Any], emit: Callable[[Any], None], yields: Yields) -> Any:
+    try:
+        while True:
+            try:
+                value = next(generator)
+            except StopIteration as stop:
+                return stop.value
+            yields.add(value)
+            emit(value)
+    except BaseException as error:
+        try:
+            generator.close()
+        except Exception as second:  # noqa: BLE001 - the first error is the job's; the second goes with it
+            error.add_note(f"closing the generator raised {type(second).__name__}: {second}")
+        raise
+
+
+async def _drive_async(
+    generator: AsyncGenerator[Any, Any], emit: Callable[[Any], None], yields: Yields
+) -> None:
+    try:
+        async for value in generator:
+            yields.add(value)
+            emit(value)
+    except BaseException as error:
+        try:
+            await generator.aclose()
+        except Exception as second:  # noqa: BLE001 - the first error is the job's; the second goes with it
+            error.add_note(f"closing the async generator raised {type(second).__name__}: {second}")
+        raise
+
+
+async def _await(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+class _Loop:
+    """One event loop for one body, that ends when the job is cancelled."""
+
+    def __init__(self) -> None:
+        self._stop = False
+        self._cancelled = current()
+
+    def stop(self) -> None:
+        """Ask the body to stop; from any thread."""
+        self._stop = True
+
+    def run(self, body: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            return runner.run(self._watched(body))
+
+    async def _watched(self, body: Coroutine[Any, Any, Any]) -> Any:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def look() -> None:
+            # Waking at all is half of it: an exception set on this thread is raised at the next
+            # bytecode, and a loop that waits in select runs none.
+            if self._stop or self._cancelled.cancelled:
+                self._stop = True
+                task.cancel()
+            else:
+                timer[0] = loop.call_later(LOOK_INTERVAL, look)
+
+        def failed(loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+            if isinstance(about.get("exception"), JobCancelled):
+                self._stop = True
+                task.cancel()
+            else:
+                loop.default_exception_handler(about)
+
+        loop.set_exception_handler(failed)
+        timer = [loop.call_later(LOOK_INTERVAL, look)]
+        try:
+            return await body
+        except asyncio.CancelledError:
+            if self._stop:
+                raise JobCancelled from None
+            raise
+        finally:
+            timer[0].cancel()
+
+
+def _in_loop(body: Coroutine[Any, Any, Any]) -> Any:
+    loop = _Loop()
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return loop.run(body)
+    return _in_thread(loop, body)
+
+
+def _in_thread(loop: _Loop, body: Coroutine[Any, Any, Any]) -> Any:
+    outcome: list[Any] = []
+    error: list[BaseException] = []
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            outcome.append(context.run(loop.run, body))
+        except BaseException as raised:  # noqa: BLE001 - raised again in the thread that waits
+            error.append(raised)
+
+    thread = threading.Thread(target=work, name="lakeshore-body", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(LOOK_INTERVAL)
+    except BaseException:
+        loop.stop()
+        thread.join(_STOP_WAIT)
+        raise
+    if error:
+        raise error[0]
+    return outcome[0]

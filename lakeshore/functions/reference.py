@@ -1,0 +1,227 @@
+"""By reference: which functions another process can import by name, and which of them it may run.
+
+A reference is made only to what is installed here (site-packages, the standard library, an editable
+install). A module that merely lies under the working directory or on a path of this process imports
+here and nowhere else, on a remote worker as on a daemon started in another directory; it goes by value.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.machinery
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MethodType, ModuleType
+from typing import Any
+
+from lakeshore.errors import NotImportable, StaleSource
+from lakeshore.functions.body import BodyWrapper
+from lakeshore.functions.source import source_hash
+
+_DYNAMIC = ("__main__", "__mp_main__")
+
+
+# ---- submitter: may this be a reference?
+
+
+@functools.cache
+def _installed_roots() -> tuple[str, ...]:
+    """Return the directories whose modules any process of this interpreter can import."""
+    paths = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
+    if site.ENABLE_USER_SITE:
+        paths.add(site.getusersitepackages())
+    for folder in list(paths):
+        for pth in Path(folder).glob("*.pth"):
+            lines = pth.read_text(encoding="utf-8", errors="replace").splitlines()
+            editable = [
+                line.strip() for line in lines if line.strip() and not line.startswith(("#", "import"))
+            ]
+            paths.update(str(Path(folder, line)) for line in editable if Path(folder, line).is_dir())
+    return tuple(os.path.realpath(path).rstrip(os.sep) + os.sep for path in paths)
+
+
+def _under_installed(file: str) -> bool:
+    return os.path.realpath(file).startswith(_installed_roots())
+
+
+def _by_editable_finder(top: str) -> bool:
+    # setuptools' editable installs that are no plain directory: a finder with a map of top-level names
+    return any(
+        top in getattr(module, "MAPPING", ()) or top in getattr(module, "NAMESPACES", ())
+        for name, module in list(sys.modules.items())
+        if name.startswith("__editable__")
+    )
+
+
+_installed: dict[tuple[str, str | None], bool] = {}
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Whether another process with the same packages can import `module` by name."""
+    name, file = module.__name__, getattr(module, "__file__", None)
+    answer = _installed.get((name, file))
+    if answer is None:
+        answer = _installed[name, file] = _look(module, name, file)
+    return answer
+
+
+def _look(module: ModuleType, name: str, file: str | None) -> bool:
+    if name in _DYNAMIC:
+        return False
+    top = name.partition(".")[0]
+    if name in sys.builtin_module_names or top in sys.stdlib_module_names:
+        return True
+    if file is not None:
+        return _under_installed(file) or _by_editable_finder(top)
+    if any(_under_installed(path) for path in list(getattr(module, "__path__", ()))):
+        return True
+    # made by its package at run time (torch.ops, six.moves): as importable as the package is
+    package = sys.modules.get(top)
+    return package is not None and package is not module and is_installed(package)
+
+
+def reference_of(fn: object) -> tuple[str, str] | None:
+    """Return ``(module, qualname)`` where that name is `fn` itself (or a UDF of it) now, else None."""
+    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str) or "<" in qualname:
+        return None
+    found: Any = sys.modules.get(module)
+    if found is None or module in _DYNAMIC:
+        return None
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if found is fn or (isinstance(found, BodyWrapper) and found.fn is fn):
+        return module, qualname
+    of_class = isinstance(fn, MethodType) and isinstance(fn.__self__, type) and found == fn
+    return (module, qualname) if of_class else None
+
+
+# ---- worker: does it resolve, and may it run?
+
+
+def _name(module: object, qualname: object) -> str:
+    return f"{module}:{qualname}"
+
+
+def from_registry(
+    registry: Mapping[str, Callable[..., Any]], fn: Mapping[str, Any]
+) -> Callable[..., Any] | None:
+    """Return the registry's function of this name (``module:qualname``, else ``qualname``), or None."""
+    module, qualname = fn.get("module"), fn.get("qualname")
+    found = registry.get(_name(module, qualname)) if module else None
+    if found is None and isinstance(qualname, str):
+        found = registry.get(qualname)
+    return found
+
+
+def resolve_reference(
+    fn: Mapping[str, Any], *, trusted: bool, allow_modules: Iterable[str], check_source: bool
+) -> Callable[..., Any]:
+    """Import what a reference names, if this worker may.
+
+    Raises
+    ------
+    NotImportable
+        When the reference is malformed, may not be imported here, or leads to no function.
+    StaleSource
+        When `check_source` and the source here is not the one submitted.
+    """
+    module, qualname, expected = fn.get("module"), fn.get("qualname"), fn.get("src_hash")
+    if not (isinstance(module, str) and isinstance(qualname, str) and module and qualname):
+        raise NotImportable(f"the reference {_name(module, qualname)!r} names no function; submit it again")
+    allowed = any(module == name or module.startswith(f"{name}.") for name in allow_modules)
+    if not (trusted or allowed):
+        _refuse_unseen(module, qualname)
+    found = _import(module, qualname, through_modules=trusted)
+    if not trusted:
+        _refuse_seen(module, qualname, found, allowed)
+    body = found.fn if isinstance(found, BodyWrapper) else found
+    if check_source and expected is not None:
+        _check_source(module, qualname, found, expected)
+    if not callable(body):
+        raise NotImportable(f"{_name(module, qualname)!r} is a {type(body).__name__}, not a function")
+    return body  # type: ignore[no-any-return]
+
+
+_WAYS = (
+    "register it (run_worker(registry={{{name!r}: ...}})), or start the worker with --allow-module {module}"
+)
+
+
+def _refuse_unseen(module: str, qualname: str) -> None:
+    """Refuse without importing anything what an untrusted plane may never name."""
+    name, top = _name(module, qualname), module.partition(".")[0]
+    way = _WAYS.format(name=name, module=module)
+    if top in sys.stdlib_module_names or top in sys.builtin_module_names or module in _DYNAMIC:
+        raise NotImportable(
+            f"{name!r} is of the standard library, which this plane may not call. To run it: {way}"
+        )
+    if "." in qualname:
+        raise NotImportable(f"{name!r} walks through attributes, which this plane may not. To run it: {way}")
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
+    if not any(_under_installed(place) for place in places if place) and not _by_editable_finder(top):
+        raise NotImportable(f"{name!r} is not of a package installed on this worker. Install it, or {way}")
+
+
+def _refuse_seen(module: str, qualname: str, found: object, allowed: bool) -> None:
+    name, home = _name(module, qualname), getattr(found, "__module__", None)
+    if home != module:
+        raise NotImportable(
+            f"{name!r} is {home}'s, not {module}'s own, so this plane may not call it by that name"
+        )
+    if not (allowed or isinstance(found, BodyWrapper)):
+        raise NotImportable(
+            f"{name!r} is no @udf, so this plane may not call it. Decorate it, or "
+            + _WAYS.format(name=name, module=module)
+        )
+
+
+def _import(module: str, qualname: str, *, through_modules: bool) -> Any:
+    name = _name(module, qualname)
+    if module in _DYNAMIC:
+        raise NotImportable(
+            f"{name!r} lives in the script or notebook that submitted it. Submit it by value."
+        )
+    try:
+        found: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs the module's code, which may raise anything
+        raise NotImportable(
+            f"cannot import {module!r} on this worker ({type(error).__name__}: {error}). "
+            "Install it where the worker runs, or submit with transport='pickle'."
+        ) from error
+    for part in qualname.split("."):
+        if isinstance(found, ModuleType) and found.__name__ != module and not through_modules:
+            raise NotImportable(
+                f"{name!r} walks into the module {found.__name__!r}, which this plane may not"
+            )
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            file = getattr(sys.modules[module], "__file__", None)
+            raise NotImportable(
+                f"{name!r} does not exist on this worker: {module} ({file}) has no {part!r}. "
+                "Bring the worker's copy up to date, or submit with transport='pickle'."
+            ) from None
+    return found
+
+
+def _check_source(module: str, qualname: str, found: object, expected: str) -> None:
+    name = _name(module, qualname)
+    actual = source_hash(found)
+    if actual.edited:
+        raise StaleSource(
+            f"{name!r}: its file was edited after this worker imported it. Restart the worker, then requeue."
+        )
+    if actual.hash is not None and actual.hash != expected:
+        file = getattr(sys.modules[module], "__file__", None)
+        raise StaleSource(
+            f"{name!r}: the source here ({file}, {actual.hash}) is not the one submitted ({expected}). "
+            "Update and restart the worker and requeue, or run it with runtime_policy='off'."
+        )

@@ -1,0 +1,580 @@
+"""How a function crosses: by reference or by value on the way out, gates and then resolution on the way in.
+
+The only importer of cloudpickle. Everything that could refuse a function refuses it here: at submit
+what cannot travel, on the worker what may not run, and there before anything is unpickled or imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import pickle
+import platform
+import sys
+import types
+import warnings
+from abc import ABCMeta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+from cloudpickle import cloudpickle as engine
+
+from lakeshore.errors import CaptureError, NotImportable, PickleRefused, RuntimeMismatch, TransportError
+from lakeshore.functions import capture
+from lakeshore.functions.body import BodyWrapper
+from lakeshore.functions.reference import from_registry, is_installed, reference_of, resolve_reference
+from lakeshore.functions.source import (
+    Block,
+    block_of,
+    label_of,
+    register_lines,
+    source_hash,
+    source_text,
+    traveling_file,
+    where,
+)
+
+__all__ = ["by_reference", "by_value", "capture_report", "describe", "resolve"]
+
+PROTOCOL = 5
+"""The pickle protocol that every supported Python reads."""
+WARN_BYTES = 1 << 20
+SOURCE_BYTES = 256 * 1024
+"""Source text that travels with a function, for tracebacks; more is left out."""
+
+_STAMP = {
+    "python": platform.python_version(),
+    "impl": sys.implementation.name,
+    "cloudpickle": cloudpickle.__version__,
+    "pickle_protocol": PROTOCOL,
+    "platform": f"{sys.platform}-{platform.machine()}",
+}
+_PLAIN_MODULES = frozenset(
+    ("builtins", "numpy", "pandas", "torch", "polars", "pyarrow", "scipy", "types", "functools", "collections",
+     "datetime", "decimal", "fractions", "pathlib", "re", "enum", "typing", "uuid", "logging", "operator", "itertools")
+)  # fmt: skip
+"""Top-level modules whose instances are known to load wherever they were dumped."""
+
+
+# ---- out
+
+
+def describe(
+    fn: Callable[..., Any],
+    *,
+    transport: str = "auto",
+    capture_limit: int | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the envelope's `fn` for a function.
+
+    Parameters
+    ----------
+    fn : callable
+        A body of any kind, or a UDF.
+    transport : {"auto", "ref", "pickle"}
+        "ref" by module and name, "pickle" by value, "auto" by reference where another process can
+        import it. A module that is not installed (a script's neighbour, a file under the working
+        directory) goes by value, since a worker started elsewhere could not import it; so does a
+        function whose file was edited after it was imported.
+    capture_limit : int, optional
+        The most bytes that a by-value function may have; None for no limit.
+    args, kwargs
+        Arguments that travel inside the pickle, bound to the function.
+
+    Raises
+    ------
+    TransportError
+        When ``transport="ref"`` and no process could import it by name.
+    CaptureError
+        When it captured what cannot travel, or more than `capture_limit`.
+    """
+    if transport == "pickle" or args or kwargs:
+        return by_value(fn, capture_limit=capture_limit, args=args, kwargs=kwargs)
+    reference = by_reference(fn, force=transport == "ref")
+    if reference is not None:
+        return reference
+    if transport == "ref":
+        raise TransportError(
+            f"cannot ship {label_of(fn)}() by reference: no module has it under that name. "
+            "Move it to the top level of a module, or use transport='pickle'."
+        )
+    return by_value(fn, capture_limit=capture_limit)
+
+
+def by_reference(fn: Callable[..., Any], *, force: bool = False) -> dict[str, Any] | None:
+    """Return the reference to `fn`, or None where only this process could import it (unless `force`)."""
+    name = reference_of(fn)
+    if name is None or not (force or is_installed(sys.modules[name[0]])):
+        return None
+    source = source_hash(fn)
+    if source.edited and not force:
+        return None
+    return {"kind": "ref", "module": name[0], "qualname": name[1], "src_hash": source.hash}
+
+
+def by_value(
+    fn: Callable[..., Any],
+    *,
+    capture_limit: int | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return `fn` pickled with all it uses, tried out where a load could fail.
+
+    Raises
+    ------
+    CaptureError
+        When it captured what cannot travel, what would not load on a worker, or too much.
+    """
+    body = fn.fn if isinstance(fn, BodyWrapper) else fn
+    kwargs = kwargs or {}
+    whole = functools.partial(body, *args, **kwargs) if args or kwargs else body
+    label = label_of(fn)
+    file = io.BytesIO()
+    pickler = _Pickler(file, label)
+    try:
+        pickler.dump(whole)
+    except Exception as error:  # noqa: BLE001 - a user's object may raise anything when pickled
+        raise _captured_error(body, args, kwargs, pickler.last, error) from error
+    blob = file.getvalue()
+    if pickler.risky:
+        try:
+            _try_load(blob)
+        except Exception as error:  # noqa: BLE001 - as above, when unpickled
+            raise _captured_error(body, args, kwargs, None, error) from error
+    if len(blob) > WARN_BYTES or (capture_limit is not None and len(blob) > capture_limit):
+        _mind_size(body, args, kwargs, len(blob), capture_limit)
+    described: dict[str, Any] = {
+        "kind": "pickle",
+        "blob": blob,
+        "hash": f"sha256:{hashlib.sha256(blob).hexdigest()}",
+        "source": source_text(body),
+        "qualname": label,
+        "where": where(body),
+        "runtime": dict(_STAMP),
+    }
+    if pickler.blocks:
+        described["sources"] = [list(block) for block in pickler.blocks.values()]
+    if args or kwargs:
+        described["bound"] = True
+    return described
+
+
+def _travels(value: object) -> bool:
+    """Whether a function, class or module goes by value."""
+    if isinstance(value, BodyWrapper):
+        value = value.fn
+    if isinstance(value, ModuleType):
+        return not is_installed(value)
+    name = getattr(value, "__module__", None)
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is None or not is_installed(module):
+        return True
+    return isinstance(value, (FunctionType, type)) and not engine._should_pickle_by_reference(value)
+
+
+class _Discard(io.RawIOBase):
+    """Counts what a pickler writes, and keeps none of it."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        self.size += len(data)
+        return len(data)
+
+
+def _size(value: object) -> int:
+    counter = _Discard()
+    try:
+        _Pickler(counter, "").dump(value)
+    except Exception:  # noqa: BLE001 - a report about sizes is no place to fail: what cannot go has none
+        return 0
+    return counter.size
+
+
+def capture_report(
+    fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> list[tuple[str, str, int]]:
+    """Return what `fn` takes along by value as ``(name, type, bytes)``, largest first.
+
+    Functions and classes that go with it are looked through, not listed. A size is that of the
+    value pickled alone; 0 where it cannot be pickled.
+    """
+    rows: dict[str, tuple[str, str, int]] = {}
+    for each in capture.captured(fn, _travels, args, kwargs or {}):
+        if not isinstance(each.value, ModuleType):
+            rows.setdefault(each.name, (each.name, capture.type_name(each.value), _size(each.value)))
+    return sorted(rows.values(), key=lambda row: -row[2])
+
+
+def _shown_size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{max(1, count // 1024)} KiB"
+
+
+def _mind_size(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], size: int, limit: int | None
+) -> None:
+    rows = [row for row in capture_report(fn, args, kwargs)[:3] if row[2] > 0]
+    largest = ", ".join(f"{name!r} ({kind}, {_shown_size(count)})" for name, kind, count in rows)
+    what = f"{label_of(fn)}() takes {_shown_size(size)} along by value"
+    names = f"; the largest: {largest}" if largest else ""
+    way = "Load it inside the function, or write it to a file and pass the path."
+    if limit is not None and size > limit:
+        raise CaptureError(f"cannot ship {what}, over the limit of {_shown_size(limit)}{names}. {way}")
+    warnings.warn(f"{what}{names}. {way}", capture.LargeCaptureWarning, stacklevel=2)
+
+
+class _Culprit(Exception):
+    """This object is not to be pickled, whatever a pickler could make of it."""
+
+
+class _Unportable(Exception):
+    """A load would look for this name in a module that only this process has."""
+
+
+def _captured_error(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    culprit: object,
+    error: Exception,
+) -> CaptureError:
+    def fails(value: object) -> bool:
+        file = io.BytesIO()
+        pickler = _Pickler(file, "")
+        try:
+            pickler.dump(value)
+            if pickler.risky:
+                _try_load(file.getvalue())
+        except Exception:  # noqa: BLE001 - whatever it raises, it fails
+            return True
+        return False
+
+    reason = str(error) if isinstance(error, (_Culprit, _Unportable)) else f"{type(error).__name__}: {error}"
+    names = list(capture.captured(fn, _travels, args, kwargs))
+    return CaptureError(capture.blame(fn, names, culprit, reason, fails))
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, with our idea of what goes by value, of what is refused, and of file names."""
+
+    def __init__(self, file: Any, label: str) -> None:
+        super().__init__(file, protocol=PROTOCOL)
+        self.last: object = None
+        self.risky = False
+        self.blocks: dict[tuple[str, int], Block] = {}
+        self._label = label
+        self._source_left = SOURCE_BYTES
+        self._files: dict[str, str] = {}
+        self.dispatch_table = self.dispatch_table.new_child(
+            {
+                CodeType: self._reduce_code,
+                type(functools.lru_cache(lambda: None)): _reduce_lru_cache,
+                functools.cached_property: _reduce_cached_property,
+            }
+        )
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is FunctionType:
+            if self._is_local(obj):
+                return self._dynamic_function_reduce(obj)
+        elif issubclass(kind, type):
+            if obj.__module__ not in ("builtins", "types", "typing") and not self._is_ours(obj):
+                self.risky = True
+                if self._is_local(obj) and obj not in engine._BUILTIN_TYPE_NAMES:
+                    return engine._dynamic_class_reduce(obj)
+        elif kind is ModuleType:
+            if not is_installed(obj):
+                return self._reduce_module(obj)
+        else:
+            if obj is sys.stdout or obj is sys.stderr:
+                return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
+            self.last = obj
+            if capture.is_refused(kind):
+                raise _Culprit(f"a {capture.type_name(obj)} cannot leave this process")
+            if not self.risky and kind.__module__.partition(".")[0] not in _PLAIN_MODULES:
+                self.risky = True
+            return NotImplemented
+        return super().reducer_override(obj)
+
+    @staticmethod
+    def _is_ours(obj: type) -> bool:
+        return obj.__module__.startswith("lakeshore.")
+
+    @staticmethod
+    def _is_local(obj: Any) -> bool:
+        module = sys.modules.get(obj.__module__)
+        return module is not None and obj.__module__ != "__main__" and not is_installed(module)
+
+    def _reduce_module(self, module: ModuleType) -> Any:
+        if module.__name__ == "__main__":
+            self.last = module
+            raise _Culprit("the module __main__ is the whole notebook or script")
+        hidden = ("__builtins__", "__loader__", "__spec__", "__cached__")
+        state = {name: value for name, value in vars(module).items() if name not in hidden}
+        return ModuleType, (module.__name__,), state
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        extra = capture.extra_globals(func)
+        if extra:
+            taken = reduced[2][1]["__globals__"]
+            taken.update({name: value for name, value in extra.items() if name not in taken})
+        block = block_of(func.__code__)
+        if block is not None and len(block.text) <= self._source_left:
+            file = self._file(block.file)
+            if (file, block.first) not in self.blocks:
+                self._source_left -= len(block.text)
+                self.blocks[file, block.first] = Block(file, block.first, block.text)
+        return reduced
+
+    def _file(self, file: str) -> str:
+        name = self._files.get(file)
+        if name is None:
+            name = self._files[file] = traveling_file(file, self._label)
+        return name
+
+    def _reduce_code(self, code: CodeType) -> Any:
+        return CodeType, (
+            code.co_argcount,
+            code.co_posonlyargcount,
+            code.co_kwonlyargcount,
+            code.co_nlocals,
+            code.co_stacksize,
+            code.co_flags,
+            code.co_code,
+            code.co_consts,
+            code.co_names,
+            code.co_varnames,
+            self._file(code.co_filename),
+            code.co_name,
+            code.co_qualname,
+            code.co_firstlineno,
+            code.co_linetable,
+            code.co_exceptiontable,
+            code.co_freevars,
+            code.co_cellvars,
+        )
+
+
+def _reduce_lru_cache(cached: Any) -> Any:
+    if by_reference(cached) is not None:
+        return cached.__qualname__
+    inner, options = cached.__wrapped__, cached.cache_parameters()
+    arguments = (inner, options["maxsize"], options["typed"], functools._CacheInfo)  # type: ignore[attr-defined]
+    return type(cached), arguments, dict(vars(cached))
+
+
+def _reduce_cached_property(value: functools.cached_property[Any]) -> Any:
+    state = {name: item for name, item in vars(value).items() if name not in ("func", "lock")}
+    return functools.cached_property, (value.func,), state
+
+
+# ---- in
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes every class that came by value anew: none that lives here is looked up or touched."""
+
+    def __init__(self, file: Any, *, trial: bool = False, quiet: bool = False) -> None:
+        super().__init__(file)
+        self._trial = trial
+        self._made = {
+            "_make_skeleton_class": functools.partial(_make_class, quiet),
+            "_make_skeleton_enum": _make_enum,
+            "_make_typevar": _make_typevar,
+        }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "cloudpickle.cloudpickle" and name in self._made:
+            return self._made[name]
+        if self._trial:
+            owner = sys.modules.get(module)
+            if module == "__main__" or (owner is not None and not is_installed(owner)):
+                raise _Unportable(f"{name!r} would be looked for in {module!r}, which only this process has")
+        return super().find_class(module, name)
+
+
+def _make_class(
+    quiet: bool,
+    meta: Any,
+    name: str,
+    bases: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    _tracker: object,
+    extra: object,
+) -> Any:
+    """Make a class that came by value, also under a base whose `__init_subclass__` wants more than we have.
+
+    The class's attributes come with the pickle, so nothing is lost when that hook does not run. It
+    runs where it can, since a base that is installed here may keep a registry; `quiet` avoids it.
+    """
+    makers = [
+        lambda: engine._make_skeleton_class(meta, name, bases, kwargs, None, extra),
+        lambda: _graft(meta, name, bases, kwargs),
+    ]
+    if quiet and meta in (type, ABCMeta):
+        makers.reverse()
+    try:
+        return makers[0]()
+    except Exception as error:  # noqa: BLE001 - the hook is the user's, and may raise anything
+        try:
+            return makers[1]()
+        except Exception:  # noqa: BLE001 - the first error is the telling one
+            raise TransportError(
+                f"cannot rebuild the class {name!r}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _graft(meta: Any, name: str, bases: tuple[Any, ...], kwargs: dict[str, Any]) -> type:
+    stem = type("Stem", (), {})
+    made = types.new_class(name, (stem,), {"metaclass": meta}, lambda space: space.update(kwargs))
+    made.__bases__ = types.resolve_bases(bases)
+    return made
+
+
+def _make_enum(
+    bases: Any, name: str, qualname: str, members: Any, module: str, _tracker: object, extra: object
+) -> Any:
+    return engine._make_skeleton_enum(bases, name, qualname, members, module, None, extra)
+
+
+def _make_typevar(
+    name: str, bound: Any, constraints: Any, covariant: bool, contravariant: bool, _tracker: object
+) -> Any:
+    return engine._make_typevar(name, bound, constraints, covariant, contravariant, None)
+
+
+def _try_load(blob: bytes) -> None:
+    """Load a blob as a worker would, in order to fail here and not there; quietly first."""
+    try:
+        _Unpickler(io.BytesIO(blob), trial=True, quiet=True).load()
+    except _Unportable:
+        raise
+    except Exception:  # noqa: BLE001 - the quiet way may fail where the worker's way does not
+        _Unpickler(io.BytesIO(blob), trial=True).load()
+
+
+def resolve(
+    fn: Mapping[str, Any],
+    *,
+    registry: Mapping[str, Callable[..., Any]] | None,
+    allow_pickled: bool,
+    runtime_policy: str,
+    trusted: bool,
+    allow_modules: Iterable[str] = (),
+) -> tuple[Callable[..., Any], None]:
+    """Return the body that an envelope's `fn` names or carries, if this worker may run it.
+
+    Parameters
+    ----------
+    fn : mapping
+        The envelope's `fn`.
+    registry : mapping, optional
+        Functions by ``module:qualname`` or ``qualname``; looked in first, for by-value ones too.
+    allow_pickled : bool
+        Whether by-value functions may run.
+    runtime_policy : {"strict", "minor", "off"}
+        How alike the interpreters must be for a pickle; "off" also skips the source check.
+    trusted : bool
+        Whether any importable function may be called by name.
+    allow_modules : iterable of str
+        Modules (and packages) that an untrusted plane may call too.
+
+    Raises
+    ------
+    PickleRefused, RuntimeMismatch
+        Before anything is unpickled.
+    NotImportable, StaleSource
+        See `resolve_reference`; also when the pickle needs a module that is not here.
+    TransportError
+        When the pickle does not load.
+    """
+    kind = fn.get("kind")
+    if kind not in ("ref", "pickle"):
+        raise TransportError(
+            f"fn kind {kind!r} is none that this lakeshore knows (ref, pickle). Upgrade the worker."
+        )
+    known = None if fn.get("bound") else from_registry(registry or {}, fn)
+    if known is not None:
+        return (known.fn if isinstance(known, BodyWrapper) else known), None
+    if kind == "ref":
+        check = runtime_policy != "off"
+        return resolve_reference(fn, trusted=trusted, allow_modules=allow_modules, check_source=check), None
+    return _load(fn, allow_pickled=allow_pickled, runtime_policy=runtime_policy), None
+
+
+def _load(fn: Mapping[str, Any], *, allow_pickled: bool, runtime_policy: str) -> Callable[..., Any]:
+    name, blob = fn.get("qualname"), fn.get("blob")
+    if not allow_pickled:
+        raise PickleRefused(
+            f"{name!r} came by value, and unpickling runs code: this worker takes none from this plane. "
+            "To take them: run_worker(..., allow_pickled=True), or start the worker with --allow-pickled."
+        )
+    _check_runtime(name, fn.get("runtime"), runtime_policy)
+    if not isinstance(blob, bytes) or fn.get("hash") != f"sha256:{hashlib.sha256(blob).hexdigest()}":
+        raise TransportError(f"the pickle of {name!r} is not the one its hash was made of; submit it again")
+    try:
+        loaded = _Unpickler(io.BytesIO(blob)).load()
+    except ImportError as error:
+        missing = getattr(error, "name", None) or str(error)
+        raise NotImportable(
+            f"{name!r} needs {missing!r}, which does not import on this worker ({error}). Install it here."
+        ) from error
+    except Exception as error:  # noqa: BLE001 - loading runs the user's code, which may raise anything
+        raise TransportError(
+            f"the pickle of {name!r} does not load on this worker: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(loaded):
+        raise TransportError(f"the pickle of {name!r} holds a {type(loaded).__name__}, not a function")
+    register_lines(_blocks(fn.get("sources")))
+    return loaded.fn if isinstance(loaded, BodyWrapper) else loaded  # type: ignore[no-any-return]
+
+
+def _blocks(sources: object) -> list[Block]:
+    if not isinstance(sources, list):
+        return []
+    return [
+        Block(*each)
+        for each in sources
+        if isinstance(each, list) and [type(part) for part in each] == [str, int, str]
+    ]
+
+
+def _check_runtime(name: object, stamp: object, policy: str) -> None:
+    if policy == "off":
+        return
+    there: Mapping[str, Any] = stamp if isinstance(stamp, Mapping) else {}
+
+    def short(version: object, parts: int) -> str:
+        return ".".join(str(version).split(".")[:parts])
+
+    exact = policy == "strict"
+    rules = (
+        ("python", "Python", None if exact else 2),
+        ("impl", "interpreter", None),
+        ("cloudpickle", "cloudpickle", None if exact else 1),
+    )
+    for key, what, parts in rules:
+        theirs, ours = there.get(key), _STAMP[key]
+        same = str(theirs) == str(ours) if parts is None else short(theirs, parts) == short(ours, parts)
+        if key == "impl":
+            same = str(theirs).lower() == str(ours).lower()
+        if not same:
+            raise RuntimeMismatch(
+                f"{name!r} was pickled under {what} {theirs}, this worker runs {what} {ours} "
+                f"(runtime_policy={policy!r}). Run a worker with the submitter's version, or submit it by reference "
+                "from an installed module."
+            )
+    if isinstance(protocol := there.get("pickle_protocol"), int) and protocol > pickle.HIGHEST_PROTOCOL:
+        raise RuntimeMismatch(
+            f"{name!r} was pickled with protocol {protocol}, this worker reads up to {pickle.HIGHEST_PROTOCOL}. "
+            "Run a worker with the submitter's Python."
+        )
