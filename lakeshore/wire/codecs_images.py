@@ -1,7 +1,7 @@
 """Pillow on the wire: one still image (3) as a lossless file, pixel for pixel.
 
-The body is packed [format, file bytes]. The format is Pillow's name of it: in capitals ("PNG") where the image
-was opened from a file of that lossless format, and comes back as such a file's image; in small letters
+The body is packed [format, file bytes]. The format is Pillow's name of it: in capitals ("PNG") where the
+image was opened from a file of that lossless format, and comes back as such a file's image; in small letters
 ("png", "tiff") for any other, which comes back as a plain `PIL.Image.Image`. Pixels, mode, size and palette
 travel; the metadata in `info` only as far as the format keeps it.
 """
