@@ -6,6 +6,8 @@ It holds no plane and no claim: it runs one body at a time and reports over a so
 
 from __future__ import annotations
 
+import faulthandler
+import io
 import os
 import signal
 import socket
@@ -13,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from lakeshore import wire
 from lakeshore.errors import ClaimLost, JobCancelled
@@ -99,9 +101,28 @@ class Reports:
 
     def write(self, stream: str, text: str) -> None:
         """Print; the parent reads this process's own stdout and stderr."""
-        target = sys.__stdout__ if stream == "stdout" else sys.__stderr__
-        if target is not None:
-            target.write(text)
+        getattr(sys, stream).write(text)
+
+
+class _Stream:
+    """stdout or stderr of this process, put right after a body that closed or replaced it."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor, self._name = descriptor, name
+        self._kept = os.dup(descriptor)
+        self._mine: TextIO | None = None
+
+    def renew(self) -> None:
+        os.dup2(self._kept, self._descriptor)
+        if self._mine is None or self._mine.closed or getattr(sys, self._name) is not self._mine:
+            self._mine = io.TextIOWrapper(
+                open(self._descriptor, "wb", buffering=0, closefd=False),  # noqa: SIM115 - it stays open
+                encoding="utf-8",
+                errors="backslashreplace",
+                write_through=True,
+            )
+            setattr(sys, self._name, self._mine)
+            setattr(sys, f"__{self._name}__", self._mine)
 
 
 class Child:
@@ -113,6 +134,7 @@ class Child:
         self._home = Path.cwd()
         self._guard: SignalGuard | None = None
         self._rules = Rules(root=self._home)
+        self._streams = (_Stream(1, "stdout"), _Stream(2, "stderr"))
 
     def serve(self) -> None:
         """Run what comes until the parent closes the line."""
@@ -136,6 +158,8 @@ class Child:
 
     def _job(self, id: str, envelope: bytes, attempt: int, queue: str, fence: int) -> None:
         signal.signal(signal.SIGTERM, self._on_term)  # a body may have taken it
+        for stream in self._streams:
+            stream.renew()
         claimed = Claimed(id, envelope, attempt, queue, fence)
         guard = self._guard = self._reports.guard = SignalGuard()
         try:
@@ -204,8 +228,7 @@ def main(descriptor: int, parent: int) -> None:
     """Serve over the socket `descriptor` until the parent closes it."""
     os.set_inheritable(descriptor, False)
     _die_with_parent(parent)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[union-attr]
+    faulthandler.enable(all_threads=False)
     display.install(output.sink)
     sock = socket.socket(fileno=descriptor)
     Child(sock).serve()

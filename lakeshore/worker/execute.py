@@ -227,21 +227,20 @@ class _Run:
             args, kwargs = _arguments(envelope)
         except (PickleRefused, RuntimeMismatch, StaleSource, UnpackError) as exc:
             return failed(exc, refused=True)
-        context = job_context(
-            prefix=envelope.prefix,
-            root=rules.root,
-            invocation_id=self._claimed.id,
-            attempt=self._claimed.attempt,
-            fence=self._claimed.fence,
-            on_progress=self._sinks.progress,
-            on_display=self._sinks.show,
-            cancelled=self._guard.stopping,
-        )
         try:
-            context.__enter__()
+            context = job_context(
+                prefix=envelope.prefix,
+                root=rules.root,
+                invocation_id=self._claimed.id,
+                attempt=self._claimed.attempt,
+                fence=self._claimed.fence,
+                on_progress=self._sinks.progress,
+                on_display=self._sinks.show,
+                cancelled=self._guard.stopping,
+            )
         except KeyContractError as exc:
             return failed(exc, refused=True)
-        with _Entered(context):
+        with context:
             value = run_body(fn, args, kwargs, emit=self.emit)
         return Done(wire.pack(value, limit=rules.max_payload), self.frames)
 
@@ -253,21 +252,6 @@ class _Run:
             self.refused_frame = exc
             raise
         self.frames += len(frames)
-
-
-class _Entered:
-    """A context manager that was entered already."""
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *exc_info: object) -> Any:
-        return self._context.__exit__(*exc_info)
 
 
 def _arguments(envelope: wire.Envelope) -> tuple[list[Any], dict[str, Any]]:

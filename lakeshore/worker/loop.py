@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from lakeshore import settings
-from lakeshore.errors import ClaimLost, PlaneUnavailable
+from lakeshore.errors import ClaimLost, DispatchError, PlaneUnavailable
 from lakeshore.planes.contract import Claimed, ClaimSpec, Plane
 from lakeshore.queues.job import new_worker_id
+from lakeshore.states import State
 from lakeshore.worker import output
 from lakeshore.worker.execute import Ending, Options, Rules, ending, poisoned, read
 from lakeshore.worker.inline import InlineRunner, owns_the_process, tee_to
@@ -393,7 +394,8 @@ class Slot:
             _log.debug("dropped the result of %s: %s", claimed.id, exc)
             end = Ending("drop")
         if worker.chosen.on_event is not None:
-            worker.tell(_ended(end, claimed, name, time.monotonic() - began))
+            seconds = time.monotonic() - began
+            worker.tell(_ended(end, claimed, name, seconds, cancelled=self._was_cancelled(end, claimed)))
         return following
 
     def _outcome(self, claimed: Claimed) -> tuple[Ending, str]:
@@ -422,6 +424,15 @@ class Slot:
             raise
         end = ending(outcome, claimed, options, retries=chosen.retries, backoff=chosen.backoff, losses=losses)
         return end, name
+
+    def _was_cancelled(self, end: Ending, claimed: Claimed) -> bool:
+        if end.verb != "drop":
+            return False
+        try:
+            row = self.worker.plane.get(claimed.id)
+        except DispatchError:
+            return False
+        return row is not None and row["state"] == State.CANCELLED
 
     def _poisoned(self, claimed: Claimed) -> tuple[int, Failed | None]:
         try:
@@ -456,10 +467,12 @@ class Slot:
         self.worker.keeper.watch(job)
 
 
-def _ended(end: Ending, claimed: Claimed, name: str, seconds: float) -> Event:
+def _ended(end: Ending, claimed: Claimed, name: str, seconds: float, *, cancelled: bool) -> Event:
     told = {"ack": "succeeded", "release": "released", "drop": "lost"}.get(end.verb)
     if told is None:
         told = "retry" if end.retry else "failed"
+    if cancelled:
+        told = "cancelled"
     error = end.error or {}
     detail = f"{error.get('type')}: {error.get('message')}".splitlines()[0] if error else ""
     return Event("ended", claimed.id, claimed.queue, claimed.attempt, name, told, detail[:300], seconds)

@@ -23,7 +23,7 @@ class Event:
     name : str
         The job's display name, or "".
     ending : str
-        For "ended": succeeded, retry, failed, released or lost.
+        For "ended": succeeded, retry, failed, released, cancelled or lost.
     detail : str
         The error's first line, or why the plane is away.
     seconds : float

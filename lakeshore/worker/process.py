@@ -17,10 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import lakeshore
 from lakeshore import wire
-from lakeshore.errors import LakeshoreError
+from lakeshore.errors import ClaimLost, LakeshoreError
 from lakeshore.functions import transport
 from lakeshore.planes.contract import Claimed
 from lakeshore.worker import pipe
@@ -39,6 +41,7 @@ KILL_AFTER: Final = 5.0
 START_WAIT: Final = 60.0
 CLOSE_WAIT: Final = 2.0
 _TAIL: Final = 2000
+_PACKAGE: Final = str(Path(lakeshore.__file__).parent) + os.sep
 
 _START: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
@@ -59,8 +62,6 @@ class Child:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [
                     sys.executable,
-                    "-X",
-                    "faulthandler",
                     "-c",
                     _START,
                     str(theirs.fileno()),
@@ -291,22 +292,42 @@ class _Conversation:
         self._frames = 0
 
     def follow(self) -> Outcome:
-        """Take what comes until the job has ended; raises `ClaimLost` when a frame was refused."""
+        """Take what comes until the job has ended.
+
+        Raises
+        ------
+        ClaimLost
+            When a frame was refused; the body has been stopped by then.
+        """
         child = self._child
-        while (messages := child.listen(self._print)) is not None:
-            for message in messages:
-                outcome = self._message(*message)
+        lost: ClaimLost | None = None
+        outcome: Outcome | None = None
+        while outcome is None:
+            messages = child.listen(self._print)
+            if messages is None:
+                outcome = self._died()
+                break
+            try:
+                for message in messages:
+                    outcome = self._message(*message)
                 if outcome is not None:
                     child.drain(self._print)
-                    return outcome
-            self._journals.flush_values()
-        return self._died()
+                if lost is None:
+                    self._journals.flush_values()
+            except ClaimLost as exc:
+                lost = exc
+            if lost is not None:
+                self._door.stop("lost")
+        if lost is not None:
+            raise lost
+        return outcome
 
     def _message(self, kind: str, *fields: Any) -> Outcome | None:
         journals = self._journals
         if kind == "values":
             self._frames += len(fields[0])
-            journals.hold(fields[0])
+            if self._door.reason is None:
+                journals.hold(fields[0])
         elif kind == "progress":
             journals.progress(*fields)
         elif kind == "display":
@@ -329,9 +350,14 @@ class _Conversation:
         code = child.close()
         if self._door.reason is not None:
             return Stopped(self._door.reason, None, self._frames)
-        lines = "\n".join(self._tail.splitlines()[-20:])
+        lines = "\n".join(line for line in self._tail.splitlines() if not _is_ours(line))
         said = f". The last it printed:\n{lines}" if lines.strip() else ""
         return Failed("ProcessDied", f"the body's process {_how(code)}{said}", frames=self._frames)
+
+
+def _is_ours(line: str) -> bool:
+    """Whether a line of a crash report is a frame of the worker's own."""
+    return f'File "{_PACKAGE}' in line or 'File "<string>"' in line or line.startswith("Extension modules:")
 
 
 def _how(code: int) -> str:
