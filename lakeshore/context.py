@@ -72,7 +72,7 @@ def _join(prefix: str, value: object, what: str) -> str:
     joined = posixpath.normpath(posixpath.join(prefix, _normal(value, what)))
     if joined == ".." or joined.startswith("../"):
         raise KeyContractError(
-            f"{what} {value!r}: climbs out of the root from scope {prefix!r}. '..' may reach a parent scope only."
+            f"{what} {value!r}: climbs out of the root from scope {prefix!r}. '..' may reach a parent scope."
         )
     return "" if joined == "." else joined
 
@@ -83,7 +83,8 @@ def _inside(root: Path, full: str, what: str, shown: object) -> Path:
     real, real_root = os.path.realpath(path), os.path.realpath(root)
     if real != real_root and not real.startswith(real_root.rstrip(os.sep) + os.sep):
         raise KeyContractError(
-            f"{what} {shown!r}: a link leads out of the root {str(root)!r}, to {real!r}. Keep links inside the root."
+            f"{what} {shown!r}: a link leads out of the root {str(root)!r}, to {real!r}. "
+            "Keep links inside the root."
         )
     return path
 
@@ -457,7 +458,7 @@ def child() -> _Entered:
     return _Entered(outer._below(outer.prefix, outer.root, fresh=True))
 
 
-class scope:  # noqa: N801 - reads as the statement it is: `with scope("scenes/0007"):`
+class scope:
     """Put files under a prefix of the current scope for the length of a ``with`` block.
 
     Parameters

@@ -294,13 +294,14 @@ def _in_thread(loop: _Loop, body: Coroutine[Any, Any, Any]) -> Any:
             error.append(raised)
 
     thread = threading.Thread(target=work, name="lakeshore-body", daemon=True)
-    thread.start()
     try:
+        thread.start()
         while thread.is_alive():
             thread.join(LOOK_INTERVAL)
     except BaseException:
         loop.stop()
-        thread.join(_STOP_WAIT)
+        if thread.is_alive():
+            thread.join(_STOP_WAIT)
         raise
     if error:
         raise error[0]

@@ -1,4 +1,4 @@
-"""What a by-value function takes along: the names it uses, what they hold, and who is to blame when it cannot go."""
+"""What a by-value function takes along: the names it uses, what they hold, and which of them cannot go."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from lakeshore.functions.body import BodyWrapper
 from lakeshore.functions.source import block_of, inner_function, label_of, shown_file
@@ -42,7 +43,7 @@ class Captured(NamedTuple):
     name: str
     kind: str
     value: Any
-    user: FunctionType | None
+    user: Any  # a FunctionType would read as a method here
 
 
 def extra_globals(function: FunctionType) -> dict[str, Any]:
@@ -128,10 +129,10 @@ def captured(
     args, kwargs
         Arguments that go inside the pickle.
     """
-    for index, value in enumerate(args):
-        yield Captured(f"args[{index}]", "argument", value, None)
-    for name, value in kwargs.items():
-        yield Captured(f"kwargs[{name!r}]", "argument", value, None)
+    for index, argument in enumerate(args):
+        yield Captured(f"args[{index}]", "argument", argument, None)
+    for name, argument in kwargs.items():
+        yield Captured(f"kwargs[{name!r}]", "argument", argument, None)
     seen: set[int] = set()
     queue: deque[object] = deque([fn])
     while queue:
@@ -149,19 +150,15 @@ def captured(
             yield Captured("self", "bound object", item.__self__, function)
         elif item is fn and not isinstance(item, (FunctionType, BodyWrapper, functools.partial, MethodType)):
             yield Captured(label_of(item), "callable", item, function)
-        for name in names_of(function):
-            kind = type(name.value)
-            if (
-                issubclass(kind, type)
-                or kind in (FunctionType, MethodType)
-                or isinstance(name.value, BodyWrapper)
-            ):
-                if travels(name.value):
-                    queue.append(name.value)
-                if kind is not MethodType:
+        for used in names_of(function):
+            value = used.value
+            if isinstance(value, (type, FunctionType, MethodType, BodyWrapper)):
+                if travels(value):
+                    queue.append(value)
+                if not isinstance(value, MethodType):
                     continue
-            if kind is not ModuleType or travels(name.value):
-                yield name
+            if not isinstance(value, ModuleType) or travels(value):
+                yield used
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
@@ -191,9 +188,9 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
             yield f".{name}", item
     for owner in type(value).__mro__:
         slots = owner.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(value, name):
-                yield f".{name}", getattr(value, name)
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, slot):
+                yield f".{slot}", getattr(value, slot)
 
 
 def path_to(root: object, culprit: object) -> str | None:
@@ -249,16 +246,18 @@ _KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("ipywidgets.", "lakeshore_widgets."), "a widget of this kernel's", "Pass its value: w.value."),
     (("lakeshore.queues.", "lakeshore.planes.", "lakeshore.worker.", "lakeshore.notebook."),
      "a connection of this process", "Make it inside the function: SyncQueue('name')."),
-    (("lakeshore.context.RunContext",), "this run's own", "Use `from lakeshore import run` inside the function."),
+    (("lakeshore.context.RunContext",), "this run's own", "Use `from lakeshore import run` in the function."),
     (("_io.StringIO", "_io.BytesIO"), "", ""),
     (("_io.", "tempfile."), "an open file", "Pass its path, and open it inside the function."),
     (("socket.", "_socket.", "ssl.", "sqlite3.", "apsw.", "httpx.", "psycopg"), "an open connection",
      "Connect inside the function."),
-    (("_thread.", "threading.", "multiprocessing.synchronize.", "asyncio.locks."), "bound to this process's threads",
+    (("_thread.", "threading.", "multiprocessing.synchronize.", "asyncio.locks."),
+     "bound to this process's threads",
      "Make it inside the function, or leave it out in __getstate__."),
     (("concurrent.", "asyncio.", "_asyncio.", "subprocess.", "multiprocessing."), "running in this process",
      "Make it inside the function."),
-    (("builtins.generator", "builtins.async_generator", "builtins.coroutine", "builtins.frame", "builtins.traceback"),
+    (("builtins.generator", "builtins.async_generator", "builtins.coroutine", "builtins.frame",
+      "builtins.traceback"),
      "half run already", "Make it inside the function, or pass list(...) of it."),
     (("builtins.module",), "a module that exists in this process only",
      "Install it where the worker runs, or import it inside the function."),
@@ -266,8 +265,8 @@ _KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 _ANY_FIX = "Make it inside the function, or pass what it is made from."
 
 
-@functools.lru_cache(maxsize=4096)
 def _kind_of_type(kind: type) -> tuple[str, str] | None:
+    """Return what is known of a type that does not travel: what it is, and the way out."""
     for owner in kind.__mro__[:-1]:
         name = f"{owner.__module__}.{owner.__qualname__}"
         for prefixes, what, fix in _KINDS:
@@ -276,16 +275,24 @@ def _kind_of_type(kind: type) -> tuple[str, str] | None:
     return None
 
 
-_REFUSED = ("IPython.", "ipykernel.", "ipywidgets.", "lakeshore_widgets.", "lakeshore.queues.", "lakeshore.planes.",
-            "lakeshore.worker.", "lakeshore.notebook.", "lakeshore.context.RunContext", "_io.")  # fmt: skip
+_REFUSED = (
+    "IPython.", "ipykernel.", "ipywidgets.", "lakeshore_widgets.", "lakeshore.queues.", "lakeshore.planes.",
+    "lakeshore.worker.", "lakeshore.notebook.", "lakeshore.context.RunContext", "_io.",
+)  # fmt: skip
+_refused: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
-@functools.lru_cache(maxsize=4096)
 def is_refused(kind: type) -> bool:
     """Whether instances of `kind` are refused though a pickle of one might be made."""
-    if _kind_of_type(kind) is None:
+    try:
+        known = _refused.get(kind)
+    except TypeError:  # a metaclass without a hash
         return False
-    return any(f"{owner.__module__}.{owner.__qualname__}".startswith(_REFUSED) for owner in kind.__mro__[:-1])
+    if known is None:
+        names = (f"{owner.__module__}.{owner.__qualname__}" for owner in kind.__mro__[:-1])
+        known = _kind_of_type(kind) is not None and any(name.startswith(_REFUSED) for name in names)
+        _refused[kind] = known
+    return known
 
 
 def type_name(value: object) -> str:

@@ -146,7 +146,7 @@ def resolve_reference(
         _check_source(module, qualname, found, expected)
     if not callable(body):
         raise NotImportable(f"{_name(module, qualname)!r} is a {type(body).__name__}, not a function")
-    return body  # type: ignore[no-any-return]
+    return body
 
 
 _WAYS = (
@@ -191,7 +191,7 @@ def _import(module: str, qualname: str, *, through_modules: bool) -> Any:
         )
     try:
         found: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs the module's code, which may raise anything
+    except (Exception, SystemExit) as error:  # importing runs the module's code, which may raise anything
         raise NotImportable(
             f"cannot import {module!r} on this worker ({type(error).__name__}: {error}). "
             "Install it where the worker runs, or submit with transport='pickle'."

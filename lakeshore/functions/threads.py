@@ -40,10 +40,11 @@ class _Carrying:
                     ThreadPoolExecutor.submit = self._submit  # type: ignore[method-assign]
 
     def _install(self) -> None:
-        start, submit = threading.Thread.start, ThreadPoolExecutor.submit
+        start: Callable[[threading.Thread], None] = threading.Thread.start
+        submit: Callable[..., Any] = ThreadPoolExecutor.submit
 
         def carrying_start(thread: threading.Thread) -> None:
-            if self._bodies and thread.ident is None and entered():
+            if self._bodies and self._our_start is carrying_start and thread.ident is None and entered():
                 context, run = copy_context(), thread.run
 
                 def run_in_context() -> None:
@@ -56,14 +57,14 @@ class _Carrying:
         def carrying_submit(
             pool: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
         ) -> Any:
-            if not (self._bodies and entered()):
+            if not (self._bodies and self._our_submit is carrying_submit and entered()):
                 return submit(pool, fn, *args, **kwargs)
             # a thread that this submit starts outlives the body: it must not keep the body's context
             return Context().run(submit, pool, copy_context().run, fn, *args, **kwargs)
 
         self._start, self._submit = start, submit
         self._our_start, self._our_submit = carrying_start, carrying_submit
-        threading.Thread.start = carrying_start  # type: ignore[method-assign]
+        threading.Thread.start = carrying_start  # type: ignore[method-assign, assignment]
         ThreadPoolExecutor.submit = carrying_submit  # type: ignore[method-assign, assignment]
 
 

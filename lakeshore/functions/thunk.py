@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
@@ -97,10 +98,8 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
         signature = inspect.signature(fn)
     except (ValueError, TypeError):  # a builtin that does not say
         signature = None
-    try:
+    with contextlib.suppress(TypeError):
         _signatures[fn] = signature
-    except TypeError:
-        pass
     return signature
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 from lakeshore.context import run
@@ -39,7 +39,7 @@ def track(iterable: Iterable[T], total: float | None = None, description: str | 
     >>> for batch in track(batches, description="epoch 1"):
     ...     step(batch)
     """
-    if total is None and hasattr(iterable, "__len__"):
+    if total is None and isinstance(iterable, Sized):
         total = len(iterable)
     if run.invocation_id is not None:
         return _in_job(iterable, total, description)

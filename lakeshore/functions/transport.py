@@ -52,10 +52,11 @@ _STAMP = {
     "pickle_protocol": PROTOCOL,
     "platform": f"{sys.platform}-{platform.machine()}",
 }
-_PLAIN_MODULES = frozenset(
-    ("builtins", "numpy", "pandas", "torch", "polars", "pyarrow", "scipy", "types", "functools", "collections",
-     "datetime", "decimal", "fractions", "pathlib", "re", "enum", "typing", "uuid", "logging", "operator", "itertools")
-)  # fmt: skip
+_PLAIN_MODULES = frozenset((
+    "builtins", "numpy", "pandas", "torch", "polars", "pyarrow", "scipy", "types", "functools", "collections",
+    "datetime", "decimal", "fractions", "pathlib", "re", "enum", "typing", "uuid", "logging", "operator",
+    "itertools",
+))  # fmt: skip
 """Top-level modules whose instances are known to load wherever they were dumped."""
 
 
@@ -139,13 +140,13 @@ def by_value(
     pickler = _Pickler(file, label)
     try:
         pickler.dump(whole)
-    except Exception as error:  # noqa: BLE001 - a user's object may raise anything when pickled
+    except Exception as error:  # a user's object may raise anything when pickled
         raise _captured_error(body, args, kwargs, pickler.last, error) from error
     blob = file.getvalue()
     if pickler.risky:
         try:
             _try_load(blob)
-        except Exception as error:  # noqa: BLE001 - as above, when unpickled
+        except Exception as error:  # or when unpickled
             raise _captured_error(body, args, kwargs, None, error) from error
     if len(blob) > WARN_BYTES or (capture_limit is not None and len(blob) > capture_limit):
         _mind_size(body, args, kwargs, len(blob), capture_limit)
@@ -272,7 +273,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._label = label
         self._source_left = SOURCE_BYTES
         self._files: dict[str, str] = {}
-        self.dispatch_table = self.dispatch_table.new_child(
+        self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
             {
                 CodeType: self._reduce_code,
                 type(functools.lru_cache(lambda: None)): _reduce_lru_cache,
@@ -368,7 +369,7 @@ def _reduce_lru_cache(cached: Any) -> Any:
     if by_reference(cached) is not None:
         return cached.__qualname__
     inner, options = cached.__wrapped__, cached.cache_parameters()
-    arguments = (inner, options["maxsize"], options["typed"], functools._CacheInfo)  # type: ignore[attr-defined]
+    arguments = (inner, options["maxsize"], options["typed"], functools._CacheInfo)
     return type(cached), arguments, dict(vars(cached))
 
 
@@ -416,7 +417,7 @@ def _make_class(
     The class's attributes come with the pickle, so nothing is lost when that hook does not run. It
     runs where it can, since a base that is installed here may keep a registry; `quiet` avoids it.
     """
-    makers = [
+    makers: list[Callable[[], Any]] = [
         lambda: engine._make_skeleton_class(meta, name, bases, kwargs, None, extra),
         lambda: _graft(meta, name, bases, kwargs),
     ]
@@ -528,14 +529,14 @@ def _load(fn: Mapping[str, Any], *, allow_pickled: bool, runtime_policy: str) ->
         raise NotImportable(
             f"{name!r} needs {missing!r}, which does not import on this worker ({error}). Install it here."
         ) from error
-    except Exception as error:  # noqa: BLE001 - loading runs the user's code, which may raise anything
+    except Exception as error:  # loading runs the user's code, which may raise anything
         raise TransportError(
             f"the pickle of {name!r} does not load on this worker: {type(error).__name__}: {error}"
         ) from error
     if not callable(loaded):
         raise TransportError(f"the pickle of {name!r} holds a {type(loaded).__name__}, not a function")
     register_lines(_blocks(fn.get("sources")))
-    return loaded.fn if isinstance(loaded, BodyWrapper) else loaded  # type: ignore[no-any-return]
+    return loaded.fn if isinstance(loaded, BodyWrapper) else loaded
 
 
 def _blocks(sources: object) -> list[Block]:
@@ -552,29 +553,20 @@ def _check_runtime(name: object, stamp: object, policy: str) -> None:
     if policy == "off":
         return
     there: Mapping[str, Any] = stamp if isinstance(stamp, Mapping) else {}
-
-    def short(version: object, parts: int) -> str:
-        return ".".join(str(version).split(".")[:parts])
-
     exact = policy == "strict"
-    rules = (
-        ("python", "Python", None if exact else 2),
-        ("impl", "interpreter", None),
-        ("cloudpickle", "cloudpickle", None if exact else 1),
-    )
+    # a pickle holds for one minor version of Python (its bytecode) and one major of cloudpickle (its names)
+    rules = (("python", "Python", 2), ("impl", "interpreter", 3), ("cloudpickle", "cloudpickle", 1))
     for key, what, parts in rules:
-        theirs, ours = there.get(key), _STAMP[key]
-        same = str(theirs) == str(ours) if parts is None else short(theirs, parts) == short(ours, parts)
-        if key == "impl":
-            same = str(theirs).lower() == str(ours).lower()
-        if not same:
+        theirs, ours = str(there.get(key)).lower().split("."), str(_STAMP[key]).lower().split(".")
+        if not (theirs == ours if exact else theirs[:parts] == ours[:parts]):
             raise RuntimeMismatch(
-                f"{name!r} was pickled under {what} {theirs}, this worker runs {what} {ours} "
-                f"(runtime_policy={policy!r}). Run a worker with the submitter's version, or submit it by reference "
-                "from an installed module."
+                f"{name!r} was pickled under {what} {there.get(key)}, this worker runs {what} {_STAMP[key]} "
+                f"(runtime_policy={policy!r}). Run a worker with the submitter's version, or submit it by "
+                "reference from an installed module."
             )
-    if isinstance(protocol := there.get("pickle_protocol"), int) and protocol > pickle.HIGHEST_PROTOCOL:
+    protocol = there.get("pickle_protocol")
+    if isinstance(protocol, int) and protocol > pickle.HIGHEST_PROTOCOL:
         raise RuntimeMismatch(
-            f"{name!r} was pickled with protocol {protocol}, this worker reads up to {pickle.HIGHEST_PROTOCOL}. "
-            "Run a worker with the submitter's Python."
+            f"{name!r} was pickled with protocol {protocol}, this worker reads {pickle.HIGHEST_PROTOCOL} "
+            "at most. Run a worker with the submitter's Python."
         )

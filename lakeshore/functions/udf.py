@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import itertools
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import MethodType
@@ -18,6 +18,7 @@ from lakeshore.functions.local import call_local
 from lakeshore.functions.reference import reference_of
 from lakeshore.functions.source import label_of
 from lakeshore.functions.thunk import Options, Thunk, check_call
+from lakeshore.states import TERMINAL
 
 if TYPE_CHECKING:
     from lakeshore.planes.contract import Plane
@@ -220,12 +221,9 @@ class UDF(BodyWrapper, Generic[P, R]):
         kwargs = {name: value for name, value in given.items() if name not in options}
         for name in kwargs:
             near = difflib.get_close_matches(name, _SUBMIT_OPTIONS, 1, 0.8) if name.startswith("_") else []
-            if near:
-                check = getattr(self.fn, "__code__", None)
-                if check is None or name not in check.co_varnames:
-                    raise TypeError(
-                        f"{label_of(self.fn)}.submit() has no option {name!r}. Did you mean {near[0]!r}?"
-                    )
+            if near and name not in inspect.signature(self.fn).parameters:
+                label = label_of(self.fn)
+                raise TypeError(f"{label}.submit() has no option {name!r}. Did you mean {near[0]!r}?")
         return options, kwargs
 
     def _thunk(self, options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Thunk:
@@ -286,7 +284,8 @@ def _as_finished(q: SyncQueue, first: list[str], submit: Callable[[int], list[st
         ended = []
         for _ in range(min(_LOOK_AT_ONCE, len(flying))):
             flying.rotate(-1)
-            if q.status(flying[-1])["state"] not in ("queued", "running"):
+            row = q.status(flying[-1])
+            if row is None or row["state"] in TERMINAL:
                 ended.append(flying.pop())
         if not ended:
             try:
