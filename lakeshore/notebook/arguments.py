@@ -1,0 +1,512 @@
+"""The magics' command line: splitting, expansion of `{expr}` and `$name`, and each sub-command's parser."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import keyword
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
+
+from lakeshore import settings
+from lakeshore.notebook.cell import nearest
+
+MAX_SIZE = 10 * 1024 * 1024
+"""`--max-size` without the flag: bytes a by-value function may take along."""
+
+_SIZES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf|nan", re.IGNORECASE)
+_DURATION = re.compile(r"\d+(\.\d+)?[smhdw]?")
+_DOLLAR = re.compile(r"\$([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+class HelpWanted(Exception):
+    """`-h` was given; the message is the help."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An `ArgumentParser` that raises instead of leaving the interpreter."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found wrong as a usage error that shows the usage."""
+        raise UsageError(f"{message}. {' '.join(self.format_usage().split())} (-h for more)")
+
+    def print_help(self, file: Any = None) -> NoReturn:
+        """Hand the help text to whoever runs the magic."""
+        raise HelpWanted(self.format_help())
+
+
+# -- words and names
+
+
+def split(line: str) -> list[str]:
+    """Split a line into arguments as a shell does, but keep brackets together with all that is in them.
+
+    ``-a cfg={"lr": 0.1} 'two words'`` gives ``-a``, ``cfg={"lr": 0.1}``, ``two words``.
+
+    Raises
+    ------
+    UsageError
+        When a quote is not closed.
+    """
+    try:
+        return _split(line, brackets=True)
+    except _Unclosed as bracket:
+        try:
+            return _split(line, brackets=False)
+        except _Unclosed as quote:
+            raise UsageError(f"{quote} is not closed in: {line.strip()}") from bracket
+
+
+class _Unclosed(Exception):
+    pass
+
+
+def _split(line: str, *, brackets: bool) -> list[str]:
+    words: list[str] = []
+    word: str | None = None
+    depth, at = 0, 0
+    while at < len(line):
+        char = line[at]
+        if char in "'\"":
+            end = at + 1
+            while end < len(line) and line[end] != char:
+                end += 2 if line[end] == "\\" and (char == '"' or depth) else 1
+            if end >= len(line):
+                raise _Unclosed(f"the quote {char}")
+            inner = line[at + 1 : end]
+            if depth:
+                inner = char + inner + char
+            elif char == '"':
+                inner = re.sub(r'\\(["\\])', r"\1", inner)
+            word, at = (word or "") + inner, end + 1
+            continue
+        if char == "\\" and not depth and line[at + 1 : at + 2] in tuple(" '\"\\"):
+            word, at = (word or "") + line[at + 1], at + 2
+            continue
+        if brackets and char in _OPEN:
+            depth += 1
+        elif brackets and char in _CLOSE:
+            depth = max(0, depth - 1)
+        if char.isspace() and not depth:
+            if word is not None:
+                words.append(word)
+            word = None
+        else:
+            word = (word or "") + char
+        at += 1
+    if depth:
+        raise _Unclosed("a bracket")
+    return words if word is None else [*words, word]
+
+
+def expand_all(words: list[str], evaluate: Callable[[str], Any]) -> list[str]:
+    """Expand each argument; what follows `-a` is Python source."""
+    out: list[str] = []
+    for word in words:
+        code = word.startswith("--arg=") or (bool(out) and out[-1] in ("-a", "--arg"))
+        out.append(expand(word, evaluate, code=code))
+    return out
+
+
+def expand(word: str, evaluate: Callable[[str], Any], *, code: bool = False) -> str:
+    """Expand ``{expr}``, ``$name`` and ``$name.attr`` in one argument; ``{{`` and ``$$`` are plain.
+
+    Braces that hold a dict, a set or JSON are left as they are.
+
+    Parameters
+    ----------
+    word : str
+        The argument.
+    evaluate : callable
+        Source text -> value, in the notebook's namespace.
+    code : bool
+        The argument is Python source: put the expression in, not its text.
+
+    Raises
+    ------
+    UsageError
+        When a name is undefined, an expression fails, or braces hold neither.
+    """
+    return "".join(_pieces(word, evaluate, code))
+
+
+def _pieces(word: str, evaluate: Callable[[str], Any], code: bool) -> Iterator[str]:
+    def value(text: str) -> str:
+        try:
+            result = evaluate(text)
+        except Exception as error:
+            raise UsageError(f"{word}: cannot expand {text!r}: {type(error).__name__}: {error}") from error
+        return f"({text})" if code else str(result)
+
+    at = 0
+    while at < len(word):
+        if word.startswith("$$", at):
+            yield "$"
+            at += 2
+        elif name := _DOLLAR.match(word, at):
+            yield value(name[1])
+            at = name.end()
+        elif word[at] == "{":
+            end = _closing(word, at)
+            if end is None:
+                raise UsageError(
+                    f"{word}: the brace at character {at + 1} is not closed; write {{{{ for a plain one"
+                )
+            inner = word[at + 1 : end]
+            if inner.startswith("{") and inner.endswith("}") and not code:
+                yield inner
+            elif (parts := _expression(inner, code)) is not None:
+                yield value(parts[0]) if not parts[1] else format(evaluate(parts[0]), parts[1])
+            elif _is_literal(word[at : end + 1]):
+                yield word[at : end + 1]
+            else:
+                raise UsageError(
+                    f"{word}: {{{inner}}} is no expression; write {{{{{inner}}}}} for plain braces"
+                )
+            at = end + 1
+        else:
+            yield word[at]
+            at += 1
+
+
+def _closing(text: str, start: int) -> int | None:
+    depth, quote = 0, ""
+    at = start
+    while at < len(text):
+        char = text[at]
+        if quote:
+            if char == "\\":
+                at += 1
+            elif char == quote:
+                quote = ""
+        elif char in "'\"":
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+            if depth == 0:
+                return at
+        at += 1
+    return None
+
+
+def _expression(inner: str, code: bool) -> tuple[str, str] | None:
+    """Return an expression to expand and its format spec; None when the braces are a display."""
+    try:
+        node = ast.parse(inner.strip(), mode="eval").body
+    except SyntaxError:
+        head, colon, spec = inner.rpartition(":")
+        if colon and not code and re.fullmatch(r"[^\s\"'{}:]+", spec) and head.isidentifier():
+            return head, spec
+        return None
+    return None if isinstance(node, (ast.Constant, ast.Tuple)) else (inner.strip(), "")
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        return isinstance(ast.parse(text, mode="eval").body, (ast.Dict, ast.Set, ast.DictComp, ast.SetComp))
+    except SyntaxError:
+        try:
+            json.loads(text)
+        except ValueError:
+            return False
+        return True
+
+
+# -- kinds of values
+
+
+def _variable(text: str) -> str:
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name for a variable")
+    return text
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r}: wants a finite number")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = settings.duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return number
+
+
+def _patience(text: str) -> float:
+    return math.inf if text == "inf" else _seconds(text)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes, or 500k, 20M, 1G")
+    return int(float(match[1]) * _SIZES[match[2].lower()])
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: wants 1 or more")
+    return number
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip().isidentifier() or not value.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=EXPRESSION, such as lr=0.1")
+    return name.strip(), value.strip()
+
+
+# -- the sub-commands
+
+
+def _submit(p: Parser) -> None:
+    p.add_argument("queue", metavar="QUEUE", help="where the job waits for a worker")
+    p.add_argument(
+        "-o", "--out", metavar="VAR", type=_variable, help="variable that gets the id, or the shape of ids"
+    )
+    p.add_argument(
+        "-r", "--result", metavar="VAR", type=_variable, help="variable that gets the value; with --wait"
+    )
+    p.add_argument("-n", "--name", help="the job's name; the function's without it")
+    p.add_argument("-k", "--key", help="submit at most once under this key; an existing job is shown instead")
+    p.add_argument("-p", "--priority", type=_finite, default=0.0, help="higher runs earlier (default 0)")
+    p.add_argument(
+        "--delay", type=_seconds, default=0.0, metavar="SECONDS", help="not before this many seconds (or 5m)"
+    )
+    p.add_argument(
+        "-a",
+        "--arg",
+        metavar="NAME=EXPR",
+        type=_assignment,
+        action="append",
+        default=[],
+        help="argument of a def",
+    )
+    p.add_argument("--fn", metavar="NAME", help="ship this function; the cell runs here")
+    p.add_argument("--cell", action="store_true", help="ship the whole cell")
+    p.add_argument(
+        "--retries", type=int, metavar="N", help="attempts after a failure (the worker's default is 1)"
+    )
+    p.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="fail an attempt that takes longer")
+    p.add_argument(
+        "-w", "--wait", nargs="?", const=math.inf, type=_patience, metavar="SECONDS", help="wait for the end"
+    )
+    p.add_argument(
+        "--on-interrupt",
+        choices=("detach", "cancel"),
+        default="detach",
+        help="what Ctrl-C does while waiting",
+    )
+    p.add_argument("-q", "--quiet", action="store_true", help="show nothing; _lakeshore holds the id")
+    p.add_argument("--text", action="store_true", help="plain text, no widget")
+    p.add_argument(
+        "--max-size",
+        type=_size,
+        default=MAX_SIZE,
+        metavar="SIZE",
+        help="refuse to take along more (default 10M)",
+    )
+    p.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="run what runs here, show what would be taken along, submit nothing",
+    )
+    p.add_argument("--plane", metavar="PATH|URL", help="submit there, this once")
+
+
+def _ls(p: Parser) -> None:
+    p.add_argument("queue", nargs="?", metavar="QUEUE", help="only this queue")
+    p.add_argument(
+        "--state", choices=("queued", "running", "succeeded", "failed", "cancelled"), help="only this state"
+    )
+    p.add_argument(
+        "-n", type=_count, default=20, metavar="N", help="at most so many, newest first (default 20)"
+    )
+
+
+def _stream(p: Parser) -> None:
+    p.add_argument("ref", metavar="REF", help="id, unique prefix, variable or key")
+    p.add_argument(
+        "--since", type=int, default=-1, metavar="N", help="after this frame (default: from the start)"
+    )
+    p.add_argument("--wait", action="store_true", help="hold the cell until the end")
+    p.add_argument("--text", action="store_true", help="plain text, no widget")
+
+
+def _one(p: Parser) -> None:
+    p.add_argument("ref", metavar="REF", help="id, unique prefix, variable or key")
+
+
+def _wait(p: Parser) -> None:
+    p.add_argument("refs", nargs="+", metavar="REF", help="ids, unique prefixes, variables or keys")
+    p.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="give up after so long (the jobs go on)"
+    )
+
+
+def _result(p: Parser) -> None:
+    _one(p)
+    p.add_argument(
+        "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="wait so long (default 30)"
+    )
+
+
+def _cancel(p: Parser) -> None:
+    p.add_argument("refs", nargs="*", metavar="REF", help="ids, unique prefixes, variables or keys")
+    p.add_argument("--queue", metavar="Q", help="with --all: this queue")
+    p.add_argument("--all", action="store_true", help="all that is queued or running in --queue")
+
+
+def _worker(p: Parser) -> None:
+    actions = p.add_subparsers(dest="action", required=True, metavar="start|stop|status", parser_class=Parser)
+    start = actions.add_parser("start", help="run a queue's jobs in this kernel")
+    start.add_argument("queue", metavar="QUEUE")
+    how = start.add_mutually_exclusive_group()
+    how.add_argument("--threads", type=_count, default=1, metavar="N", help="so many threads (default 1)")
+    how.add_argument(
+        "--process", action="store_true", help="a process beside the kernel, for bodies that hold the GIL"
+    )
+    start.add_argument("--root", metavar="P", help="where jobs read and write files (default: here)")
+    actions.add_parser("stop", help="finish what runs, then stop").add_argument(
+        "queue", nargs="?", metavar="QUEUE"
+    )
+    actions.add_parser("status", help="the workers of this kernel").add_argument(
+        "queue", nargs="?", metavar="QUEUE"
+    )
+
+
+def _plane(p: Parser) -> None:
+    p.add_argument(
+        "where", nargs="?", metavar="PATH|URL", help="use this plane from now on; 'default' goes back"
+    )
+
+
+def _prune(p: Parser) -> None:
+    p.add_argument(
+        "--older-than", type=_seconds, default=30 * 86400.0, metavar="AGE", help="such as 12h (default 30d)"
+    )
+    p.add_argument(
+        "--state",
+        choices=("succeeded", "failed", "cancelled"),
+        action="append",
+        help="only this state; repeatable",
+    )
+
+
+def _help(p: Parser) -> None:
+    p.add_argument("command", nargs="?", metavar="COMMAND")
+
+
+def _bare(p: Parser) -> None:
+    pass
+
+
+COMMANDS: Mapping[str, tuple[Callable[[Parser], None], str]] = {
+    "submit": (_submit, "ship the cell below to a queue"),
+    "status": (_bare, "the plane, its queues, this kernel's workers"),
+    "ls": (_ls, "list jobs, newest first"),
+    "stream": (_stream, "show a job's live panel"),
+    "logs": (_one, "what a job printed"),
+    "wait": (_wait, "hold the cell until jobs end"),
+    "result": (_result, "a job's result"),
+    "show": (_one, "all that is known of a job"),
+    "cancel": (_cancel, "cancel jobs"),
+    "requeue": (_one, "queue a failed or cancelled job again"),
+    "worker": (_worker, "run jobs in this kernel, or beside it"),
+    "plane": (_plane, "show or change where jobs are kept"),
+    "queues": (_bare, "queues and their counts by state"),
+    "prune": (_prune, "delete old finished jobs"),
+    "doctor": (_bare, "check this set-up and say how to mend it"),
+    "help": (_help, "this, or a command's help"),
+}
+"""Each sub-command's parser and what it does in a few words."""
+
+
+def parser(command: str) -> Parser:
+    """Return the parser of one sub-command."""
+    build, what = COMMANDS[command]
+    sign = "%%" if command == "submit" else "%"
+    made = Parser(
+        prog=f"{sign}lakeshore {command}", description=what[0].upper() + what[1:] + ".", allow_abbrev=False
+    )
+    build(made)
+    return made
+
+
+def flags(command: str) -> list[str]:
+    """Return a sub-command's flags, for completion and suggestions."""
+    return sorted(_flags(parser(command)))
+
+
+def _flags(made: argparse.ArgumentParser) -> set[str]:
+    found: set[str] = set()
+    for action in made._actions:
+        found.update(action.option_strings)
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                found |= _flags(sub)
+    return found
+
+
+def parse(command: str, words: list[str]) -> argparse.Namespace:
+    """Parse a sub-command's arguments.
+
+    Raises
+    ------
+    UsageError
+        When they do not fit; a typo gets the nearest flag.
+    HelpWanted
+        When they ask for help.
+    """
+    made = parser(command)
+    namespace, unknown = made.parse_known_args(_bind_values(command, words))
+    if unknown:
+        word = unknown[0].partition("=")[0]
+        made.error(f"unknown argument {unknown[0]!r}.{nearest(word, flags(command))}".rstrip("."))
+    return namespace
+
+
+def _bind_values(command: str, words: list[str]) -> list[str]:
+    """Write values that argparse would misread onto their flag: a bare `--wait`'s, and negative numbers."""
+    out: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if command == "submit" and word in ("-w", "--wait"):
+            seconds = rest.pop(0) if rest and _DURATION.fullmatch(rest[0]) else "inf"
+            out.append(f"--wait={seconds}")
+        elif word.startswith("-") and _NUMBER.fullmatch(word) and out and out[-1].startswith("-"):
+            out[-1] += ("=" if out[-1].startswith("--") else "") + word
+        else:
+            out.append(word)
+    return out
+
+
+def overview() -> str:
+    """Return the help that `%lakeshore help`, `%lakeshore?` and `%%lakeshore?` show."""
+    head = [
+        "Submit a cell as a durable job, and look after jobs, queues and workers.",
+        "",
+        "    %%lakeshore submit QUEUE [flags]     the cell below is the job",
+        "    %lakeshore COMMAND [arguments]       -h on each for more; alone: status",
+        "",
+        "REF is an id, a unique prefix of one, a variable that holds one (or a shape of them), or a key.",
+        "",
+    ]
+    parts = [f"{name:<8} {what}" for name, (_, what) in COMMANDS.items()]
+    usages = [parser(name).format_help() for name in COMMANDS if name != "help"]
+    return "\n".join([*head, *parts, "", *usages])

@@ -1,0 +1,359 @@
+"""`%%lakeshore` and `%lakeshore`: parse a line, call what does the work, return its object.
+
+Heavy imports wait for the sub-command that needs them. Every refusal raises, as one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
+
+from lakeshore import settings, wire
+from lakeshore.errors import NotSupported
+from lakeshore.notebook import arguments, completion, jobs
+from lakeshore.notebook.cell import nearest
+from lakeshore.notebook.one_line import one_line
+from lakeshore.notebook.tables import Record, Table, Text, ago, first_line, plain, span
+from lakeshore.planes.contract import Plane
+from lakeshore.planes.default import default_plane, set_default_plane
+from lakeshore.states import State
+
+_STATES = tuple(str(state) for state in State)
+_ROW_COLUMNS = {
+    "id": plain,
+    "queue": plain,
+    "state": plain,
+    "attempt": plain,
+    "submitted": plain,
+    "took": plain,
+    "key": plain,
+    "error": first_line,
+}
+
+
+@magics_class
+class LakeshoreMagics(Magics):  # type: ignore[misc]
+    """The magics of one shell.
+
+    Attributes
+    ----------
+    matcher : callable
+        Its completer, as `ip.Completer.custom_matchers` holds it.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.matcher = completion.matcher(default_plane)
+        self._bodies: dict[int, list[str]] = {}
+
+    @no_var_expand  # type: ignore[untyped-decorator]
+    @needs_local_scope  # type: ignore[untyped-decorator]
+    @line_cell_magic  # type: ignore[untyped-decorator]
+    def lakeshore(  # noqa: D102 - its docstring is the help, made below
+        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
+    ) -> Any:
+        __tracebackhide__ = True
+        words = arguments.split(line)
+        evaluate = self._evaluator(local_ns or {})
+        words = arguments.expand_all(words, evaluate)
+        command, rest = (words[0], words[1:]) if words else ("status" if cell is None else "", [])
+        if command in ("-h", "--help"):
+            command = "help"
+        self._check_command(command, cell)
+        try:
+            options = arguments.parse(command, rest)
+        except arguments.HelpWanted as text:
+            sys.stdout.write(str(text))
+            return None
+        if command == "submit":
+            return self._submit(options, f"%%lakeshore {line}", cell)
+        names = {**self.shell.user_ns, **(local_ns or {})}
+        with one_line():
+            run: Callable[[argparse.Namespace, dict[str, Any]], Any] = getattr(self, f"_{command}")
+            return run(options, names)
+
+    def _evaluator(self, local_ns: dict[str, Any]) -> Callable[[str], Any]:
+        def evaluate(text: str) -> Any:
+            return eval(text, self.shell.user_global_ns, local_ns or self.shell.user_ns)  # noqa: S307 - the user's own
+
+        return evaluate
+
+    @staticmethod
+    def _check_command(command: str, cell: str | None) -> None:
+        if command not in arguments.COMMANDS:
+            said = f"{command!r} is no command." if command else "which command?"
+            hint = nearest(command, arguments.COMMANDS)
+            if cell is not None and not hint:
+                hint = f" Did you mean %%lakeshore submit {command or 'QUEUE'}?"
+            raise UsageError(f"%lakeshore: {said}{hint} There are: {', '.join(arguments.COMMANDS)}")
+        if command == "submit" and cell is None:
+            raise UsageError("submit ships a cell: use %%lakeshore submit QUEUE as the first line of one")
+        if command not in ("submit", "help") and cell is not None and cell.strip():
+            raise UsageError(f"{command} takes no cell: use %lakeshore {command} on a line of its own")
+
+    # -- submit
+
+    def _submit(self, options: argparse.Namespace, header: str, body: str | None) -> None:
+        __tracebackhide__ = True
+        from lakeshore.notebook.submit import submit
+
+        with one_line():
+            plane = default_plane() if options.plane is None else open_at(options.plane)
+        submit(self.shell, options, header, body or "", plane=plane, number=self._number(body or ""))
+
+    def _number(self, body: str) -> str:
+        """Name this cell: its count, and which text under it where a count is used for several."""
+        running = getattr(self.shell.displayhook, "exec_result", None)
+        # IPython counts on before the cell runs; what it runs knows its own number.
+        count = getattr(running, "execution_count", None) or self.shell.execution_count
+        bodies = self._bodies.setdefault(count, [])
+        if body not in bodies:
+            bodies.append(body)
+        which = bodies.index(body)
+        return f"{count}.{which + 1}" if which else str(count)
+
+    # -- looking
+
+    def _status(self, options: argparse.Namespace, names: dict[str, Any]) -> Record:
+        from lakeshore.notebook import worker
+
+        plane = default_plane()
+        return Record(
+            **_where(plane),
+            queues=_queues(plane),
+            workers_here=worker.table(),
+            last=self.shell.user_ns.get("_lakeshore"),
+        )
+
+    def _ls(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
+        plane = default_plane()
+        rows = [
+            {**row, "submitted": ago(row["submitted_at"]), "took": _took(row)}
+            for row in jobs.scan(plane, options.queue, state=options.state, limit=options.n)
+        ]
+        return Table(rows, _ROW_COLUMNS, empty="no jobs" + (f" in {options.queue}" if options.queue else ""))
+
+    def _queues(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
+        return _queues(default_plane())
+
+    def _show(self, options: argparse.Namespace, names: dict[str, Any]) -> Record:
+        plane = default_plane()
+        id = jobs.resolve_one(plane, options.ref, names)
+        row = plane.get(id) or {}
+        envelope = wire.Envelope.from_bytes(plane.envelope(id) or b"")
+        result = row.pop("result", None)
+        record = Record(row)
+        for name in [n for n in record if n.endswith("_at") or n == "not_before"]:
+            record[name] = None if record[name] is None else f"{record[name]:.3f} ({ago(record[name])})"
+        function = envelope.fn
+        record["function"] = function.get("where") or f"{function.get('module')}:{function.get('qualname')}"
+        record["transport"] = function.get("kind")
+        record["options"] = envelope.cfg or None
+        record["source"] = function.get("source")
+        record["result_bytes"] = None if result is None else len(result)
+        return Record({name: value for name, value in record.items() if value is not None})
+
+    def _logs(self, options: argparse.Namespace, names: dict[str, Any]) -> Text:
+        plane = default_plane()
+        id = jobs.resolve_one(plane, options.ref, names)
+        return Text("".join(jobs.log_lines(plane, id)))
+
+    def _stream(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
+        from lakeshore.notebook import stream
+
+        plane = default_plane()
+        ids = jobs.resolve(plane, options.ref, names)
+        if len(ids) == 1:
+            panel = stream.show_job(plane, ids[0], since=options.since, text=options.text)
+        else:
+            panel = stream.show_group(plane, ids, name=options.ref, text=options.text)
+        if options.wait:
+            panel.wait()
+        return Shown(panel)
+
+    def _wait(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
+        plane = default_plane()
+        ids = [id for ref in options.refs for id in jobs.resolve(plane, ref, names)]
+        timeout = math.inf if options.timeout is None else options.timeout
+        results = jobs.wait(plane, ids, timeout=timeout)
+        return results[0] if len(ids) == 1 else results
+
+    def _result(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
+        plane = default_plane()
+        ids = jobs.resolve(plane, options.ref, names)
+        results = jobs.wait(plane, ids, timeout=options.timeout)
+        held = names.get(options.ref)
+        if len(ids) == 1 and not isinstance(held, (list, tuple, dict)):
+            return results[0]
+        return jobs.shaped(held, iter(results))
+
+    # -- doing
+
+    def _cancel(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
+        plane = default_plane()
+        if bool(options.refs) == options.all or options.all != (options.queue is not None):
+            raise UsageError("%lakeshore cancel: give REFs, or --queue Q --all")
+        if options.all:
+            ids = [
+                row["id"]
+                for state in ("queued", "running")
+                for row in jobs.scan(plane, options.queue, state=state)
+            ]
+        else:
+            ids = [id for ref in options.refs for id in jobs.resolve(plane, ref, names)]
+        rows = [{"id": id, "cancelled": plane.cancel(id), "state": _state(plane, id)} for id in ids]
+        return Table(rows, dict.fromkeys(("id", "cancelled", "state"), plain), empty="nothing to cancel")
+
+    def _requeue(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
+        plane = default_plane()
+        ids = jobs.resolve(plane, options.ref, names)
+        rows = [{"id": id, "requeued": plane.requeue(id), "state": _state(plane, id)} for id in ids]
+        return Table(rows, dict.fromkeys(("id", "requeued", "state"), plain))
+
+    def _prune(self, options: argparse.Namespace, names: dict[str, Any]) -> int:
+        states = {} if options.state is None else {"states": options.state}
+        return default_plane().prune(older_than=options.older_than, **states)
+
+    def _worker(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
+        from lakeshore.notebook import worker
+
+        if options.action == "start":
+            return worker.start(
+                default_plane(),
+                options.queue,
+                threads=options.threads,
+                process=options.process,
+                root=options.root,
+            )
+        if options.action == "stop":
+            worker.stop(options.queue)
+        return worker.table(options.queue)
+
+    def _plane(self, options: argparse.Namespace, names: dict[str, Any]) -> Plane | Record:
+        if options.where == "default":
+            set_default_plane(None)
+        elif options.where is not None:
+            set_default_plane(open_at(options.where))
+        return Record(_where(default_plane()))
+
+    def _doctor(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
+        from lakeshore.notebook import doctor
+
+        return doctor.examine(default_plane)
+
+    def _help(self, options: argparse.Namespace, names: dict[str, Any]) -> None:
+        if options.command is None:
+            sys.stdout.write(arguments.overview())
+            return
+        self._check_command(options.command, "")
+        sys.stdout.write(arguments.parser(options.command).format_help())
+
+
+# `%lakeshore?` shows the docstring raw, so it is the help itself.
+LakeshoreMagics.lakeshore.__doc__ = arguments.overview()
+
+
+class Shown:
+    """A panel that is on display already, as a cell's last value: shows nothing more.
+
+    Attributes
+    ----------
+    panel : Panel
+        What `show_job` gave: `.wait()`, `.freeze()`, `.detach()`, `.state`.
+    """
+
+    def __init__(self, panel: Any) -> None:
+        self.panel = panel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.panel, name)
+
+    def __repr__(self) -> str:
+        return repr(self.panel)
+
+    def _ipython_display_(self) -> None:
+        pass
+
+
+def open_at(where: str) -> Plane:
+    """Open the plane in a file, or in a directory as LAKESHORE_HOME.
+
+    Raises
+    ------
+    NotSupported
+        For a URL: this version has no client for a control plane.
+    PlaneUnavailable
+        When the file cannot be used.
+    """
+    from lakeshore.planes.sqlite import Dispatch
+
+    if "://" in where:
+        raise NotSupported(
+            f"plane {where!r}: this version has no client for a control plane. Give a file's path"
+        )
+    environment = settings.read()
+    path = os.path.expanduser(where)  # noqa: PTH111 - ':memory:' is no path
+    if os.path.isdir(path):  # noqa: PTH112 - as above
+        path = os.path.join(path, environment.database.name)  # noqa: PTH118 - as above
+    current = default_plane()
+    if path != ":memory:" and getattr(current, "path", None) == os.path.abspath(path):  # noqa: PTH100 - as above
+        return current
+    return Dispatch(path, ns=environment.namespace)
+
+
+def _where(plane: Plane) -> dict[str, Any]:
+    path = getattr(plane, "path", None)
+    return {"plane": repr(plane), "file": None if path is None else str(path), "trusted": plane.trusted}
+
+
+def _queues(plane: Plane) -> Table:
+    rows = [
+        {"queue": queue, **{s: counts.get(s, 0) for s in _STATES}} for queue, counts in plane.queues().items()
+    ]
+    return Table(
+        rows, dict.fromkeys(("queue", *_STATES), plain), empty="no queues yet; %%lakeshore submit QUEUE"
+    )
+
+
+def _took(row: dict[str, Any]) -> str:
+    start, end = row["started_at"], row["finished_at"]
+    return span(end - start) if start is not None and end is not None else ""
+
+
+def _state(plane: Plane, id: str) -> str | None:
+    row = plane.get(id)
+    return None if row is None else row["state"]
+
+
+def load(ipython: Any) -> None:
+    """Register the magics and the completer in a shell; a second time changes nothing but to renew them."""
+    _remove(ipython)
+    magics = LakeshoreMagics(ipython)
+    ipython.register_magics(magics)
+    ipython.Completer.custom_matchers.append(magics.matcher)
+
+
+def unload(ipython: Any) -> None:
+    """Stop this kernel's workers and panels, and take the magics and the completer out of the shell."""
+    _remove(ipython)
+    if (workers := sys.modules.get("lakeshore.notebook.worker")) is not None:
+        workers.stop()
+    if (panels := sys.modules.get("lakeshore.notebook.stream")) is not None:
+        panels.shutdown()
+
+
+def _remove(ipython: Any) -> None:
+    manager = ipython.magics_manager
+    magics = manager.registry.pop(LakeshoreMagics.__name__, None)
+    for kind in ("line", "cell"):
+        manager.magics[kind].pop("lakeshore", None)
+    matcher = getattr(magics, "matcher", None)
+    matchers = ipython.Completer.custom_matchers
+    matchers[:] = [each for each in matchers if each is not matcher]

@@ -1,0 +1,139 @@
+"""What the line magics return: lists, dicts and text that show themselves as HTML, escaped, and as text."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Format = Callable[[Any], str]
+
+
+class Table(list[dict[str, Any]]):
+    """Rows that show as a table.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        The rows; each may hold more than is shown.
+    columns : mapping of str to callable
+        What is shown: column -> how its value is written.
+    empty : str
+        What is shown instead of a table without rows.
+    """
+
+    def __init__(
+        self, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Format], *, empty: str = "none"
+    ) -> None:
+        super().__init__(dict(row) for row in rows)
+        self._columns, self._empty = dict(columns), empty
+
+    def cells(self) -> list[list[str]]:
+        """Return what is shown, headings first."""
+        heads = [name.replace("_", " ") for name in self._columns]
+        return [heads, *([show(row.get(name)) for name, show in self._columns.items()] for row in self)]
+
+    def __repr__(self) -> str:
+        if not self:
+            return self._empty
+        cells = self.cells()
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self._columns))]
+        return "\n".join(
+            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells
+        )
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return f"<p>{html.escape(self._empty)}</p>"
+        heads, *rows = self.cells()
+        return _html_table([f"<th>{html.escape(h)}</th>" for h in heads], rows)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+
+class Record(dict[str, Any]):
+    """One thing's fields, shown as a table of two columns."""
+
+    def __repr__(self) -> str:
+        width = max((len(name) for name in self), default=0)
+        return "\n".join(
+            f"{name.ljust(width)}  {_indented(plain(value), width + 2)}" for name, value in self.items()
+        )
+
+    def _repr_html_(self) -> str:
+        return _html_table([], [[name, value] for name, value in self.items()])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+
+class Text(str):
+    """Text that shows as it is, not as a quoted literal."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+def _html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    style = "text-align:left;vertical-align:top;white-space:pre-wrap"
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{style}">{_html(cell)}</td>' for cell in row) + "</tr>" for row in rows
+    )
+    head = f'<thead><tr style="text-align:left">{"".join(heads)}</tr></thead>' if heads else ""
+    return f'<table class="lakeshore-table">{head}<tbody>{body}</tbody></table>'
+
+
+def _html(cell: Any) -> str:
+    return cell._repr_html_() if isinstance(cell, Table) else html.escape(plain(cell))
+
+
+def _indented(text: str, by: int) -> str:
+    return text.replace("\n", "\n" + " " * by)
+
+
+# -- how values are written
+
+
+def plain(value: Any) -> str:
+    """Write any value; None is nothing."""
+    return "" if value is None else str(value)
+
+
+def first_line(value: Any) -> str:
+    """Write the first line of a text, at most 80 characters."""
+    line = plain(value).partition("\n")[0]
+    return line if len(line) <= 80 else line[:79] + "…"
+
+
+def span(seconds: float) -> str:
+    """Write a duration in its largest unit: ``0.4 s``, ``12 s``, ``3 min``, ``2.0 h``, ``5 d``."""
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"
+
+
+def ago(at: float | None) -> str:
+    """Write how long ago a time in Unix seconds was."""
+    return "" if at is None else f"{span(time.time() - at)} ago"
+
+
+def size(n_bytes: int) -> str:
+    """Write a size: ``512 B``, ``3.2 KiB``, ``1.0 MiB``."""
+    amount = float(n_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
