@@ -19,7 +19,7 @@ from lakeshore.notebook.render_terminal import Line, line_html, line_text
 from lakeshore.notebook.render_values import Figure, Shown, clip, number
 from lakeshore.states import TERMINAL, State
 
-LIVE_ROWS, LIVE_LINES = 16, 12
+LIVE_ROWS, LIVE_LINES = 12, 10
 RECORD_ROWS, RECORD_LINES = 20, 24
 METRICS_SHOWN = 8
 POINTS_KEPT = 96

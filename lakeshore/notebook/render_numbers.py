@@ -58,7 +58,9 @@ def _column(values: list[Any]) -> tuple[list[str], bool]:
     finite = [abs(x) for x in floats if math.isfinite(x)]
     if not numeric or not finite or not 1e-3 <= max(finite) < 1e7:
         return ["" if v is None else number(v) if is_number(v) else str(v) for v in values], numeric
-    decimals = max(0, 3 - math.floor(math.log10(max(finite))))
+    texts = [number(x) for x in finite]
+    needed = max((len(text.partition(".")[2]) for text in texts if "e" not in text), default=6)
+    decimals = min(needed, max(0, 3 - math.floor(math.log10(max(finite)))))
     return [_fixed(v, decimals) for v in values], True
 
 

@@ -22,7 +22,9 @@ box-sizing:border-box;max-width:100%;overflow-wrap:anywhere;contain:content}
 .lakeshore-panel *{box-sizing:border-box}
 .lk-record{border:1px solid var(--lk-line);border-radius:6px;padding:8px 12px;margin:2px 0}
 .lk-live{contain:none}
-.lk-live .lk-top{position:sticky;top:0;background:var(--lk-bg);z-index:1;padding-bottom:4px}
+.lk-live .lk-top{position:sticky;top:0;background:var(--lk-bg);z-index:1;
+border-bottom:1px solid var(--lk-line);padding-bottom:6px}
+.lk-live .lk-body{border-top:0;margin-top:0}
 .lk-head{display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline}
 .lk-head .lk-id{margin-left:auto}
 .lk-state{font-weight:600;white-space:nowrap}
@@ -55,11 +57,11 @@ border-top:1px solid var(--lk-line);margin-top:6px;padding-top:6px}
 color:inherit;overflow:hidden;unicode-bidi:isolate}
 .lk-scroll{overflow-x:auto}
 .lakeshore-panel table{border-collapse:collapse;margin:0;font-size:12px;border:0}
-.lakeshore-panel :is(td,th){padding:1px 14px 1px 0;text-align:right;border:0;background:none;color:inherit;
-vertical-align:top;max-width:32em;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.lakeshore-panel :is(td,th){padding:1px 14px 1px 0;text-align:right;border:0;line-height:1.4;background:none;
+color:inherit;vertical-align:top;max-width:32em;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .lakeshore-panel th{font-weight:400;opacity:.72}
 .lakeshore-panel :is(td,th).lk-l{text-align:left}
-.lakeshore-panel tr{background:none}
+.lakeshore-panel :is(tr,thead,tbody){background:none!important;border:0!important}
 .lk-fig{margin-top:6px}
 .lk-fig img,.lk-html img{max-width:100%;max-height:420px;height:auto;background:#fff;border-radius:3px}
 .lk-html{overflow:auto;max-height:360px;contain:content}

@@ -143,7 +143,7 @@ def one_line(value: Any) -> str:
     if isinstance(value, bytes | bytearray):
         return f"{type(value).__name__}, {size(len(value))}"
     if is_number(value):
-        return number(value)
+        return number(value) if isinstance(value, Integral) else repr(_as_float(value))
     described = describe(value)
     if described:
         return described
@@ -185,7 +185,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def number(value: Any) -> str:
-    """Return a number with at most five significant digits, integers in full up to 15 digits."""
+    """Return a number with four significant digits or so; integers in full up to 15 digits."""
     if isinstance(value, Integral):
         digits = int(value)
         return str(digits) if abs(digits) < 10**15 else _big(digits)
@@ -196,11 +196,8 @@ def number(value: Any) -> str:
         return "0"
     if not 1e-4 <= abs(x) < 1e7:
         return f"{x:.3e}"
-    return (
-        f"{x:.{max(0, 4 - math.floor(math.log10(abs(x))))}f}".rstrip("0").rstrip(".")
-        if abs(x) < 1e4
-        else f"{x:.1f}"
-    )
+    decimals = max(1, 3 - math.floor(math.log10(abs(x))))
+    return f"{x:.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def size(n: float) -> str:
