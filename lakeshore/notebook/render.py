@@ -24,8 +24,8 @@ RECORD_ROWS, RECORD_LINES = 20, 24
 METRICS_SHOWN = 8
 POINTS_KEPT = 96
 TRACEBACK_LINES = 30
-RECORD_TEXT_BUDGET = 6000
-"""Characters of tail, log and traceback each in a record; with them it stays under 20 KB (a figure apart)."""
+TEXT_BUDGET = 4500
+"""Escaped characters of the tail, and half of it for log and traceback each: a record stays under 20 KB."""
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ def record_text(state: PanelState, now: float) -> str:
         lines.append("log:")
         lines += [f"  {line_text(line)}" for line in _newest(state.log, RECORD_LINES)]
     if state.error:
-        lines.append(f"error: {clip(state.error, 2000)}")
+        lines.append(f"error: {clip(state.error, 1000)}")
         lines += [f"  {line}" for line in _traceback(state)]
     return "\n".join(lines)
 
@@ -245,7 +245,7 @@ def _head(state: PanelState, now: float) -> str:
 
 
 def _facts(state: PanelState, now: float) -> list[str]:
-    facts = [state.queue] if state.queue else []
+    facts = [clip(state.queue, 80)] if state.queue else []
     if state.attempt > 1:
         facts.append(f"attempt {state.attempt}")
     if state.worker:
@@ -333,7 +333,7 @@ def notes_html(notes: Iterable[str]) -> str:
 
 
 def _with_commands(note: str) -> str:
-    parts = escape(note).split("`")
+    parts = escape(clip(note)).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
@@ -363,9 +363,9 @@ def _body(state: PanelState, rows: int, lines: int) -> str:
 
 def _tail(tail: list[Shown]) -> str:
     kept: list[Shown] = []
-    budget = RECORD_TEXT_BUDGET
+    budget = TEXT_BUDGET
     for shown in reversed(tail):
-        budget -= len(shown.text)
+        budget -= len(escape(shown.text))
         if budget < 0 and kept:
             break
         kept.insert(0, shown)
@@ -394,9 +394,9 @@ def _tail(tail: list[Shown]) -> str:
 
 def _newest(log: list[Line], n: int) -> list[Line]:
     kept: list[Line] = []
-    budget = RECORD_TEXT_BUDGET // 2
+    budget = TEXT_BUDGET // 2
     for line in reversed(log[-n:]):
-        budget -= sum(len(text) for text, _ in line)
+        budget -= len(line_html(line))
         if budget < 0 and kept:
             break
         kept.insert(0, line)
@@ -408,12 +408,12 @@ def _error(state: PanelState) -> str:
         return ""
     trace = "\n".join(_traceback(state))
     body = f"<pre>{escape(trace, quote=False)}</pre>" if trace else ""
-    return f'<div class="lk-err"><b>{escape(clip(state.error, 2000))}</b>{body}</div>'
+    return f'<div class="lk-err"><b>{escape(clip(state.error, 1000))}</b>{body}</div>'
 
 
 def _traceback(state: PanelState) -> list[str]:
     if not state.traceback:
         return []
-    text = state.traceback[-RECORD_TEXT_BUDGET // 2 :]
+    text = state.traceback[-TEXT_BUDGET // 2 :]
     lines = [clip(line, 300) for line in text.rstrip().splitlines()]
     return lines[-TRACEBACK_LINES:]

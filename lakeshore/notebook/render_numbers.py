@@ -23,7 +23,7 @@ def sparkline(points: Sequence[float]) -> str:
     scale = (high - low) if math.isfinite(high - low) else 0.0
     step = 60 / (len(finite) - 1)
     path = " ".join(
-        f"{2 + i * step:.0f},{13 - (11 * (p - low) / scale if scale else 5.5):.0f}"
+        f"{2 + i * step:.0f},{13 - (11 * ((p - low) / scale) if scale else 5.5):.0f}"
         for i, p in enumerate(finite)
     )
     svg = (
