@@ -125,7 +125,8 @@ def _tags(value: dt.datetime | dt.time) -> str:
 
 
 def _encode_datetime(value: dt.datetime | dt.time) -> bytes:
-    return (value.isoformat() + _tags(value)).encode()
+    tags = _tags(value)  # first: it knows which tzinfo can be asked
+    return (value.isoformat() + tags).encode()
 
 
 def _split_tags(body: bytes) -> tuple[str, zoneinfo.ZoneInfo | None, bool, str | None]:

@@ -57,11 +57,20 @@ def decode_array(body: bytes) -> np.ndarray[Any, Any]:
     if type(raw) is not bytes or math.prod(shape) * dtype.itemsize != len(raw) or dtype.itemsize == 0:
         raise ValueError("an array's shape and dtype do not match its bytes")
     array = np.frombuffer(raw, dtype).reshape(shape).copy()
-    if dtype.kind == "U" and array.size and np.frombuffer(raw, f"{dtype.byteorder}u4").max() > 0x10FFFF:
-        raise ValueError("an array of text holds what is no character")
-    if dtype.kind == "b" and array.size and np.frombuffer(raw, "u1").max() > 1:
-        raise ValueError("an array of bool holds what is neither 0 nor 1")
+    _check_values(array)
     return array
+
+
+def _check_values(array: np.ndarray[Any, Any]) -> None:
+    """Raise `ValueError` for text and bools that numpy itself could not have made, and trips over."""
+    if array.dtype.names is not None:
+        for name in array.dtype.names:
+            _check_values(array[name])
+    elif array.size and array.dtype.kind in "Ub":
+        text = array.dtype.kind == "U"
+        cells = np.ascontiguousarray(array).reshape(-1).view(f"{array.dtype.byteorder}u4" if text else "u1")
+        if cells.max() > (0x10FFFF if text else 1):
+            raise ValueError(f"an array of {array.dtype} holds what is no {'character' if text else 'bool'}")
 
 
 def encode_scalar(value: Any) -> bytes:

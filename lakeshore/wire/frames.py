@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,14 +88,15 @@ class Frame:
         return f"Frame({self.kind.name}, {self.seq}, {_short(self.body)}{meta})"
 
 
+_REPR = reprlib.Repr()  # cuts short, and survives a repr that raises
+_REPR.maxstring = _REPR.maxother = 120
 _KINDS = {int(kind): kind for kind in FrameKind}
 
 
 def _short(value: object) -> str:
     if isinstance(value, (bytes, bytearray)) and len(value) > 40:
         return f"<{len(value)} bytes>"
-    text = repr(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+    return _REPR.repr(value)
 
 
 def _frame(kind: FrameKind, seq: int, body: bytes, meta: bytes) -> bytes:

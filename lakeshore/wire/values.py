@@ -146,7 +146,7 @@ def _check(value: Any, depth: int, *, asked: bool) -> None:
 
 
 def _pack_walking(value: Any, at: str) -> bytes:
-    path: list[str] = [at]
+    path: list[tuple[str, Any]] = []
     try:
         plain = _plain(value, path, set())
         return plain_packb(plain)
@@ -158,13 +158,11 @@ def _pack_walking(value: Any, at: str) -> bytes:
         reason = f"{_TOO_DEEP}, or deeper than Python's recursion limit leaves room for here. Flatten it"
     except RuntimeError as e:
         reason = f"it changed while it was packed ({e}); pack a copy"
-    if len(path) > 24:
-        path[12:-12] = [" ... "]
-    where = "".join(path)
+    where = at + _where(path)
     raise PackError(f"cannot pack value{' at ' + where if where else ''}: {reason}")
 
 
-def _plain(value: Any, path: list[str], above: set[int]) -> Any:
+def _plain(value: Any, path: list[tuple[str, Any]], above: set[int]) -> Any:
     """Return `value` in msgpack's own types and ExtTypes. On a refusal, `path` says where it happened."""
     kind = type(value)
     if kind in _SCALARS and (kind is not bytes or len(value) <= _MAX_LENGTH):
@@ -183,16 +181,16 @@ def _plain(value: Any, path: list[str], above: set[int]) -> Any:
     if kind is dict:
         table = {}
         for key, item in value.items():
-            path.append(f" key {_short(key)}")
+            path.append(("key", key))
             plain_key = _plain(key, path, above)
-            path[-1] = f"[{_short(key)}]"
+            path[-1] = ("item", key)
             table[plain_key] = _plain(item, path, above)
             path.pop()
         above.discard(id(value))
         return table
     items = []
     for index, item in enumerate(_items(value)):
-        path.append(f".{('start', 'stop', 'step')[index]}" if kind is slice else f"[{index}]")
+        path.append(("part" if kind is slice else "item", index))
         items.append(_plain(item, path, above))
         path.pop()
     above.discard(id(value))
@@ -241,8 +239,23 @@ def _plain_leaf(value: Any) -> ExtType:
     return ExtType(codec.code, body)
 
 
-def _short(key: object) -> str:
-    text = f'"{key}"' if type(key) is str and '"' not in key and key.isprintable() else repr(key)
+def _where(path: list[tuple[str, Any]]) -> str:
+    texts = []
+    for kind, step in path if len(path) <= 24 else (*path[:12], ("gap", None), *path[-12:]):
+        if kind == "gap":
+            texts.append(" ... ")
+        elif kind == "part":
+            texts.append(f".{('start', 'stop', 'step')[step]}")
+        else:
+            texts.append(f"[{_short(step)}]" if kind == "item" else f" key {_short(step)}")
+    return "".join(texts)
+
+
+def _short(key: Any) -> str:
+    try:
+        text = f'"{key}"' if type(key) is str and '"' not in key and key.isprintable() else repr(key)
+    except Exception:  # noqa: BLE001 - a key's own repr may fail, and the refusal must not
+        text = f"<{type(key).__name__}>"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -316,6 +329,8 @@ def decode_plain(data: bytes, what: str) -> Any:
 def _reason(error: Exception, data: bytes) -> str:
     if type(data) is not bytes and not isinstance(data, (bytearray, memoryview)):
         return f"wants bytes, got {type(data).__name__}"
+    if isinstance(error, ImportError):
+        return f"it needs a package that is not there ({error}). Install it here: pip install {error.name}"
     if isinstance(error, msgpack.exceptions.StackError):
         return _TOO_DEEP
     if isinstance(error, msgpack.exceptions.ExtraData):
