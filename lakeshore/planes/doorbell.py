@@ -1,8 +1,8 @@
 """Doorbells: how a commit in one thread or process wakes who waits for it in another.
 
-A waiter hangs up a bell for one topic before its first look; whoever commits something of that
-topic rings every bell of it. A bell is a pipe end, so a wait is one `poll(2)` that Ctrl-C ends. A
-lost ring costs only the waiter's slow safety look, never correctness.
+A waiter hangs up a bell for one topic before the look that counts; whoever commits something of that
+topic rings every bell of it. A wait is one system call that Ctrl-C ends. A lost ring costs only the
+waiter's slow safety look, never correctness.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import errno
 import itertools
 import os
 import select
+import stat
 import time
 import weakref
 import zlib
@@ -21,8 +22,13 @@ from typing import Protocol
 
 _RACY_NS = 40_000_000
 """A folder listing this young may miss a bell hung up within the same tick of its time stamp."""
+_RACY_WHOLE_NS = 2_100_000_000
+"""As above, where the file system stamps whole seconds (or every two)."""
 _POLL_WITHOUT_PIPES = 0.02
-_bells: weakref.WeakSet[PipeBell] = weakref.WeakSet()
+_SWEEP_SECONDS = 30.0
+_ENDS_KEPT = 64
+_NEW = "new-"
+_fifos: weakref.WeakSet[FifoBell] = weakref.WeakSet()
 
 
 class Bell(Protocol):
@@ -38,55 +44,6 @@ class Bell(Protocol):
         """Take the bell down."""
 
 
-class PipeBell:
-    """A bell on the read end of a pipe or FIFO; `close` also removes its path, when it has one."""
-
-    def __init__(self, read_fd: int, *, path: str | None = None, write_fd: int | None = None) -> None:
-        self._fd, self._path, self.write_fd = read_fd, path, write_fd
-        self._poll = select.poll()
-        self._poll.register(read_fd, select.POLLIN)
-        _bells.add(self)
-
-    def clear(self) -> None:
-        """Forget rings so far."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._fd, 65536)
-
-    def wait(self, timeout: float) -> None:
-        """Block until a ring or for `timeout` seconds."""
-        self._poll.poll(max(0, int(timeout * 1000 + 0.999)))
-
-    def close(self) -> None:
-        """Take the bell down; a second call does nothing."""
-        fds, self._fd, self.write_fd = (self._fd, self.write_fd), -1, None
-        if self._path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                Path(self._path).unlink()
-            self._path = None
-        for fd in fds:
-            if fd is not None and fd >= 0:
-                os.close(fd)
-
-    def abandon(self) -> None:
-        """In a forked child: close the inherited ends, leave the parent's path alone."""
-        self._path = None
-        self.close()
-
-
-class SleepBell:
-    """A bell for platforms without FIFOs: it never rings, so a wait is a short sleep."""
-
-    def clear(self) -> None:
-        """Nothing to forget."""
-
-    def wait(self, timeout: float) -> None:
-        """Sleep for `timeout`, at most 20 ms."""
-        time.sleep(min(timeout, _POLL_WITHOUT_PIPES))
-
-    def close(self) -> None:
-        """Nothing to take down."""
-
-
 class Belfry(Protocol):
     """Where the bells of one plane hang."""
 
@@ -99,44 +56,118 @@ class Belfry(Protocol):
     def close(self) -> None:
         """Let go of what the rings keep open."""
 
+    def renew(self) -> None:
+        """Begin anew in a forked child, whose other threads are gone."""
+
+
+class MemoryBell:
+    """A bell within this process: a lock that a ring releases and a waiter takes again."""
+
+    def __init__(self) -> None:
+        self._silent = Lock()
+        self._silent.acquire()
+
+    def clear(self) -> None:
+        """Forget rings so far."""
+        self._silent.acquire(blocking=False)
+
+    def wait(self, timeout: float) -> None:
+        """Block until a ring or for `timeout` seconds."""
+        self._silent.acquire(timeout=timeout)
+
+    def ring(self) -> None:
+        """Wake the waiter."""
+        with contextlib.suppress(RuntimeError):  # it rings already
+            self._silent.release()
+
+    def close(self) -> None:
+        """Nothing to take down: the belfry holds bells weakly."""
+
 
 class MemoryBelfry:
-    """Bells of a `:memory:` plane: pipes within this process."""
+    """Bells of a `:memory:` plane."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._by_topic: dict[str, weakref.WeakSet[PipeBell]] = {}
+        self._by_topic: dict[str, weakref.WeakSet[MemoryBell]] = {}
 
     def hang(self, topic: str) -> Bell:
         """Hang up a bell for `topic`."""
-        read_fd, write_fd = os.pipe()
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
-        bell = PipeBell(read_fd, write_fd=write_fd)
+        bell = MemoryBell()
         with self._lock:
             self._by_topic.setdefault(topic, weakref.WeakSet()).add(bell)
         return bell
 
     def ring(self, topics: list[str]) -> None:
         """Ring every bell of these topics."""
-        if not self._by_topic:
-            return
         for topic in topics:
             if topic in self._by_topic:
                 with self._lock:
-                    bells = list(self._by_topic[topic])
-                    if all(bell.write_fd is None for bell in bells):
-                        del self._by_topic[topic]
+                    bells = list(self._by_topic.get(topic, ()))
+                    if not bells:
+                        self._by_topic.pop(topic, None)
                 for bell in bells:
-                    fd = bell.write_fd
-                    if fd is not None:
-                        with contextlib.suppress(OSError):  # full: it rings already; closed: nobody waits
-                            os.write(fd, b"!")
+                    bell.ring()
 
     def close(self) -> None:
-        """Forget the bells."""
-        with self._lock:
-            self._by_topic.clear()
+        """Nothing is kept open."""
+
+    def renew(self) -> None:
+        """Forget the parent's bells."""
+        self._lock, self._by_topic = Lock(), {}
+
+
+class FifoBell:
+    """A bell on a FIFO, for waiters and ringers in different processes; `close` removes its path."""
+
+    _path: Path | None = None
+    _fd = -1
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._fd, self._path = fd, path
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+        _fifos.add(self)
+
+    def clear(self) -> None:
+        """Forget rings so far."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._fd, 65536)
+
+    def wait(self, timeout: float) -> None:
+        """Block until a ring or for `timeout` seconds."""
+        self._poll.poll(int(timeout * 1000 + 0.999))
+
+    def close(self) -> None:
+        """Take the bell down; a second call does nothing."""
+        path, self._path = self._path, None
+        if path is not None:
+            with contextlib.suppress(OSError):  # swept already, or the folder is gone
+                path.unlink()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+    def abandon(self) -> None:
+        """In a forked child: close the inherited end, leave the parent's path alone."""
+        self._path = None
+        self.close()
+
+
+class SleepBell:
+    """A bell that never rings, where there are no FIFOs or none can be made: a wait is a short sleep."""
+
+    def clear(self) -> None:
+        """Nothing to forget."""
+
+    def wait(self, timeout: float) -> None:
+        """Sleep for `timeout`, at most 20 ms."""
+        time.sleep(min(timeout, _POLL_WITHOUT_PIPES))
+
+    def close(self) -> None:
+        """Nothing to take down."""
 
 
 class FolderBelfry:
@@ -155,26 +186,69 @@ class FolderBelfry:
         self._listed: dict[str, list[str]] = {}
         self._stamp = (-1, 0)
         self._ends: dict[str, int] = {}
-        folder.mkdir(mode=0o700, exist_ok=True)
+        self._sweep_at = 0.0
+        self._make_folder()
+
+    def _make_folder(self) -> None:
+        if not self._folder.is_dir():
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._folder.chmod(0o700)
 
     def hang(self, topic: str) -> Bell:
-        """Hang up a bell for `topic`."""
-        path = str(self._folder / f"{_digest(topic)}.{os.getpid()}.{next(self._count)}")
+        """Hang up a bell for `topic`; where no FIFO can be made (a full disk) one that only sleeps."""
         try:
-            os.mkfifo(path, 0o600)
-        except FileExistsError:  # left by a killed process of the same pid
-            return self.hang(topic)
-        except FileNotFoundError:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            os.mkfifo(path, 0o600)
-        # Opened for both, so that a writer's going away is never an end of file here.
-        return PipeBell(os.open(path, os.O_RDWR | os.O_NONBLOCK), path=path)
+            self._make_folder()
+            self._sweep()
+            return self._hang(f"{_digest(topic)}.{os.getpid()}.{next(self._count)}")
+        except OSError:
+            return SleepBell()
+
+    def _hang(self, name: str) -> Bell:
+        """Make a FIFO, open it and only then show it, so that a bell on show always has its waiter."""
+        new, shown = self._folder / f"{_NEW}{name}", self._folder / name
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()  # left by a killed process of the same pid
+        os.mkfifo(new, 0o600)
+        bell = None
+        try:
+            # Opened for both, so that a writer's going away is never an end of file here.
+            bell = FifoBell(shown, os.open(new, os.O_RDWR | os.O_NONBLOCK))
+            new.rename(shown)
+            return bell
+        except BaseException:
+            new.unlink(missing_ok=True)
+            if bell is not None:
+                bell.close()
+            raise
+
+    def _sweep(self) -> None:
+        """Remove, now and then, the bells of killed processes, which nobody may ever ring again."""
+        now = time.monotonic()
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + _SWEEP_SECONDS
+        for path in self._folder.iterdir():
+            with contextlib.suppress(OSError):  # taken down meanwhile
+                young = time.time() - path.lstat().st_ctime < _SWEEP_SECONDS
+                if not (path.name.startswith(_NEW) and young):
+                    self._remove_if_dead(path)
+
+    def _remove_if_dead(self, path: Path) -> None:
+        if not stat.S_ISFIFO(path.lstat().st_mode):
+            return
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: no process has it open
+                raise
+            path.unlink()
 
     def ring(self, topics: list[str]) -> None:
         """Ring every bell of these topics."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # the folder is gone or not ours: waiters look by themselves
             modified = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - each commit asks, Path costs thrice
-            if self._stamp[0] != modified or self._stamp[1] - modified < _RACY_NS:
+            racy = _RACY_NS if modified % 1_000_000_000 else _RACY_WHOLE_NS
+            if self._stamp[0] != modified or self._stamp[1] - modified < racy:
                 self._list(modified)
         if not self._listed:
             return
@@ -199,7 +273,8 @@ class FolderBelfry:
             try:
                 fd = self._ends.get(name)
                 if fd is None:
-                    fd = self._ends[name] = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                    self._keep(name, fd)
                 os.write(fd, b"!")
             except BlockingIOError:
                 return  # full: it rings already
@@ -211,13 +286,29 @@ class FolderBelfry:
                     with contextlib.suppress(OSError):
                         path.unlink()
 
+    def _keep(self, name: str, fd: int) -> None:
+        if len(self._ends) >= _ENDS_KEPT:
+            self._close_ends()
+        self._ends[name] = fd
+
+    def _close_ends(self) -> None:
+        while self._ends:
+            os.close(self._ends.popitem()[1])
+
     def close(self) -> None:
         """Close the ends kept open for ringing."""
         with self._lock:
-            for fd in self._ends.values():
-                os.close(fd)
-            self._ends.clear()
+            self._close_ends()
             self._listed, self._stamp = {}, (-1, 0)
+
+    def renew(self) -> None:
+        """Forget the parent's ends, and a lock that one of its threads may have held."""
+        self._lock = Lock()
+        self._sweep_at = 0.0
+        self.close()
+
+    def __del__(self) -> None:
+        self._close_ends()
 
 
 class SleepBelfry:
@@ -233,17 +324,20 @@ class SleepBelfry:
     def close(self) -> None:
         """Nothing to let go of."""
 
+    def renew(self) -> None:
+        """Nothing to forget."""
+
 
 def belfry(folder: Path | None) -> Belfry:
     """Build the belfry for a plane: by folder for a file, within the process for `:memory:` (None)."""
-    if not hasattr(os, "mkfifo"):
-        return SleepBelfry()
-    return MemoryBelfry() if folder is None else FolderBelfry(folder)
+    if folder is None:
+        return MemoryBelfry()
+    return FolderBelfry(folder) if hasattr(os, "mkfifo") else SleepBelfry()
 
 
 def forget_in_child() -> None:
     """Close, in a forked child, the bells its parent waits on."""
-    for bell in list(_bells):
+    for bell in list(_fifos):
         bell.abandon()
 
 

@@ -3,15 +3,17 @@
 SQLite's busy timeout starves: with four writers one may get nothing. So writers queue at a turnstile,
 two record locks on a side file: whoever waits to write holds the turnstile, so the last writer cannot
 come round again before it. The locks only order; safety stays SQLite's. Record locks belong to the
-process, are not inherited by fork, and vanish with it. A holder that was stopped delays others by at
-most a second.
+process, are not inherited by fork, and vanish with it.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from lakeshore.planes.sqlite_files import make_private
@@ -22,8 +24,10 @@ except ImportError:  # Windows: threads are ordered, processes are left to SQLit
     fcntl = None  # type: ignore[assignment]
 
 PATIENCE = 1.0
+"""How long a writer waits for its turn, seconds; then it goes on without (the holder may be stopped)."""
 _TURNSTILE, _WRITER = 0, 1
-_SHORT, _LONG = 0.00005, 0.001
+_AT_WRITER, _AT_TURNSTILE = 0.00005, 0.0005
+_YIELD = 0.00005
 
 
 class Turn:
@@ -32,81 +36,101 @@ class Turn:
     One object serves all planes of a process on one file, since closing any descriptor of the side
     file would drop the process's locks; get it from `turn_for`. Take a turn as::
 
-        turn.announce()
-        with turn.lock:
-            try:
-                turn.queue_up()
-                ...  # write
-            finally:
-                turn.leave()
+        turn.waiting[get_ident()] = None
+        try:
+            with turn.lock:
+                try:
+                    turn.take()
+                    ...  # write
+                finally:
+                    turn.leave()
+        finally:
+            turn.waiting.pop(get_ident(), None)
         turn.yield_to_others()
 
-    `lock` is a plain lock, since only entering one of those cannot be torn apart by Ctrl-C.
+    An exception may strike between any two steps (Ctrl-C, a cancelled body). So `lock` is a plain lock,
+    which a ``with`` takes and frees in one step, and `leave` is no Python function, which could be
+    interrupted before its first line.
+
+    Attributes
+    ----------
+    lock : Lock
+        The order among this process's threads.
+    waiting : dict
+        The threads that wait for `lock` or hold it, which of itself does not queue.
+    leave : callable
+        Lets other processes have their turn.
     """
 
     def __init__(self, side: Path | None) -> None:
         self.lock = threading.Lock()
-        self._side = side
+        self.waiting: dict[int, None] = {}
+        self.leave: Callable[[], object] = bool
+        self._side = None if fcntl is None else side
         self._fd = -1
-        self._announced: dict[int, None] = {}
+        self._stuck = False
 
-    def announce(self) -> None:
-        """Say that this thread waits for a turn."""
-        self._announced[threading.get_ident()] = None
-
-    def leave(self) -> None:
-        """Let other processes have their turn."""
-        if self._fd >= 0:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _WRITER)
-
-    def yield_to_others(self) -> None:
-        """Let a waiting thread have the lock, which of itself does not queue."""
-        if self._announced:
-            time.sleep(_SHORT)
-
-    def queue_up(self) -> None:
+    def take(self) -> None:
         """Wait for this process's turn, at most about `PATIENCE`; within `lock`."""
-        self._announced.pop(threading.get_ident(), None)
-        if self._side is None or fcntl is None:
+        if self._side is None:
             return
         if self._fd < 0:
-            make_private(self._side)
-            self._fd = os.open(self._side, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+            try:
+                make_private(self._side)
+                fd = os.open(self._side, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+            except OSError:  # a full or read-only disk: go on unordered, SQLite says what is wrong
+                return
+            self.leave = functools.partial(fcntl.lockf, fd, fcntl.LOCK_UN, 2, _TURNSTILE)
+            self._fd = fd
+        if self._try(_TURNSTILE, 2):
+            self._stuck = False
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _TURNSTILE)
+        elif not self._stuck:
+            self._queue_up()
+
+    def _queue_up(self) -> None:
+        end = time.monotonic() + PATIENCE
         try:
-            self._wait(_TURNSTILE, _LONG)
-            self._wait(_WRITER, _SHORT)
+            self._stuck = not (
+                self._wait(_TURNSTILE, _AT_TURNSTILE, end) and self._wait(_WRITER, _AT_WRITER, end)
+            )
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _TURNSTILE)
 
-    def _try(self, which: int) -> bool:
+    def _try(self, which: int, length: int = 1) -> bool:
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, which)
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, which)
         except OSError:
             return False
         return True
 
-    def _wait(self, which: int, pause: float) -> None:
-        if self._try(which):
-            return
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
+    def _wait(self, which: int, pause: float, end: float) -> bool:
+        while not self._try(which):
+            if time.monotonic() > end:
+                return False
             time.sleep(pause)
-            if self._try(which):
-                return
+        return True
 
-    def close_for_fork(self) -> None:
+    def yield_to_others(self) -> None:
+        """Let a waiting thread have `lock`."""
+        if self.waiting:
+            time.sleep(_YIELD)
+
+    def close(self) -> None:
         """Close the side file; it opens again at the next turn. Called while no turn is held."""
-        fd, self._fd = self._fd, -1
+        fd, self._fd, self.leave = self._fd, -1, bool
         if fd >= 0:
             os.close(fd)
+
+    __del__ = close
 
     def renew(self) -> None:
         """Begin anew in a forked child, whose other threads are gone."""
         self.lock = threading.Lock()
-        self._announced.clear()
+        self.waiting.clear()
 
 
-_turns: dict[str, Turn] = {}
+_turns: weakref.WeakValueDictionary[str, Turn] = weakref.WeakValueDictionary()
 _turns_lock = threading.Lock()
 
 
@@ -116,11 +140,18 @@ def turn_for(path: Path | None) -> Turn:
         return Turn(None)
     real = str(path.resolve())
     with _turns_lock:
-        if real not in _turns:
-            _turns[real] = Turn(Path(f"{real}-writers"))
-        return _turns[real]
+        turn = _turns.get(real)
+        if turn is None:
+            turn = _turns[real] = Turn(Path(f"{real}-writers"))
+        return turn
 
 
 def all_turns() -> list[Turn]:
     """Return every turn of the process that has a side file."""
     return list(_turns.values())
+
+
+def renew_in_child() -> None:
+    """Replace, in a forked child, the lock that a thread of the parent may have held."""
+    global _turns_lock
+    _turns_lock = threading.Lock()

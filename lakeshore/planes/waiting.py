@@ -1,7 +1,8 @@
 """The blocking loops of a plane, written once: wait for a job, for an ending, for frames.
 
-Each subscribes before its first look, looks, then sleeps until a ring, a known due time or a slow
-safety look, so that no event is lost and an idle waiter costs next to nothing.
+Each looks, hangs up a bell, looks again, then sleeps until a ring, a known due time or a slow safety
+look: subscribed before the look that counts, so that no event is lost, and an idle waiter costs next to
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lakeshore.errors import WaitTimeout
 from lakeshore.planes.doorbell import Bell
 
 SAFETY = 1.0
-"""Seconds between looks when nothing rings: covers a lost ring or a foreign writer."""
+"""The longest time between two looks when nothing rings, seconds: covers a lost ring."""
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ def deadline_of(timeout: float | None) -> float:
 
 def until(
     look: Callable[[], T | None],
-    bell: Bell,
+    hang: Callable[[], Bell],
     deadline: float,
     *,
     poll: float | None = None,
@@ -38,8 +39,8 @@ def until(
     ----------
     look : callable
         Returns what is waited for, or None.
-    bell : Bell
-        Hung up for the topic, before this call.
+    hang : callable
+        Hangs up a bell for the topic; called when the first look found nothing.
     deadline : float
         Monotonic seconds.
     poll : float, optional
@@ -47,15 +48,24 @@ def until(
     due : callable, optional
         Seconds until something is known to become due (a delayed row, a lapsing lease).
     """
-    while True:
-        bell.clear()
-        found = look()
-        if found is not None:
-            return found
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return None
-        bell.wait(min(left, poll or SAFETY, max(0.0, due()) if due else SAFETY))
+    pause, bell = min(poll or SAFETY, SAFETY), None
+    try:
+        while True:
+            if bell is not None:
+                bell.clear()
+            found = look()
+            if found is not None:
+                return found
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            if bell is None:
+                bell = hang()
+            else:
+                bell.wait(min(left, pause, max(0.0, due()) if due else pause))
+    finally:
+        if bell is not None:
+            bell.close()
 
 
 def follow(
@@ -74,7 +84,7 @@ def follow(
     batch : callable
         Given a cursor, returns the next frames and whether the journal is finished after them.
     hang : callable
-        Hangs up the bell of the journal.
+        Hangs up the bell of the journal; called when a first look found nothing to hand out.
     since, timeout, poll
         As for `Plane.journal_read`.
     what : str
@@ -86,10 +96,11 @@ def follow(
         After `timeout` seconds without a frame.
     """
     cursor, deadline = since, deadline_of(timeout)
-    bell = hang()
+    pause, bell = min(poll or SAFETY, SAFETY), None
     try:
         while True:
-            bell.clear()
+            if bell is not None:
+                bell.clear()
             frames, finished = batch(cursor)
             for seq, body in frames:
                 cursor = seq
@@ -105,6 +116,10 @@ def follow(
                     f"journal_read: no frame of {what!r} within {timeout:g} s. The job goes on; "
                     f"read on with since={cursor}."
                 )
-            bell.wait(min(left, poll or SAFETY))
+            if bell is None:
+                bell = hang()
+            else:
+                bell.wait(min(left, pause))
     finally:
-        bell.close()
+        if bell is not None:
+            bell.close()

@@ -30,11 +30,14 @@ CREATE TABLE invocation (
     envelope BLOB,
     UNIQUE (ns, id)
 );
--- Every row is in exactly one of these four, so a claim never walks past rows it cannot take.
-CREATE INDEX ready ON invocation (ns, queue, priority DESC, seq) WHERE state = 'queued' AND not_before IS NULL;
+-- Every row is in exactly one of these four, so a claim never walks past rows it cannot take. `ready` holds
+-- not_before, always NULL there, so that it covers a draw and a count.
+CREATE INDEX ready ON invocation (ns, queue, priority DESC, seq, not_before)
+    WHERE state = 'queued' AND not_before IS NULL;
 CREATE INDEX delayed ON invocation (ns, queue, not_before) WHERE state = 'queued' AND not_before IS NOT NULL;
-CREATE INDEX leased ON invocation (ns, queue, lease_until, priority) WHERE state = 'running';
-CREATE INDEX ended ON invocation (ns, queue, state, finished_at) WHERE state IN ('succeeded', 'failed', 'cancelled');
+CREATE INDEX leased ON invocation (ns, queue, lease_until, seq, priority) WHERE state = 'running';
+CREATE INDEX ended ON invocation (ns, queue, state, finished_at)
+    WHERE state IN ('succeeded', 'failed', 'cancelled');
 CREATE UNIQUE INDEX keyed ON invocation (ns, queue, key) WHERE key IS NOT NULL;
 -- Envelopes and results too large to be rewritten with each change of their row.
 CREATE TABLE payload (
@@ -77,30 +80,58 @@ CREATE TABLE worker (
 -- A lease of another boot has lapsed: its worker cannot be alive.
 UPDATE invocation SET lease_until = 0, lease_boot = :boot WHERE state = 'running' AND lease_boot <> :boot;
 
--- name: head_fifo
-SELECT seq, priority FROM invocation
-WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
-ORDER BY priority DESC, seq LIMIT 1;
-
--- name: head_filo
--- The newest of the highest priority: the same index, its equal prefix walked backwards.
-SELECT seq, priority FROM invocation
-WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL AND priority = (
-    SELECT priority FROM invocation
+-- name: heads_fifo
+-- 0: the ready row to take next; 1: the longest lapsed; 2: a delayed row that is due, to be promoted first.
+SELECT * FROM (
+    SELECT 0, seq, priority FROM invocation
     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
-    ORDER BY priority DESC LIMIT 1)
-ORDER BY seq DESC LIMIT 1;
+    ORDER BY priority DESC, seq LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT 1, seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
+    ORDER BY lease_until, seq LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT 2, seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now LIMIT 1);
 
--- name: head_lapsed
-SELECT seq, priority FROM invocation
-WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
-ORDER BY lease_until, seq LIMIT 1;
+-- name: heads_filo
+-- As heads_fifo, but the newest of the highest priority: the same index, its equal prefix walked backwards.
+SELECT * FROM (
+    SELECT 0, seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL AND priority = (
+        SELECT priority FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        ORDER BY priority DESC LIMIT 1)
+    ORDER BY seq DESC LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT 1, seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
+    ORDER BY lease_until, seq LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT 2, seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now LIMIT 1);
 
 -- name: sample
 -- Gumbel-max: arg max of priority/T - ln(-ln u) draws row r with P(r) = exp(priority_r/T) / sum.
 -- Source: E. J. Gumbel, Statistical Theory of Extreme Values, 1954; priorities are taken relative to
 -- the highest, so that no quotient overflows. u has 52 bits and never reaches 0 or 1.
-WITH due (seq, priority) AS (
+WITH top (priority) AS (
+    SELECT max(priority) FROM (
+        SELECT * FROM (
+            SELECT priority FROM invocation
+            WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+            ORDER BY priority DESC LIMIT 1)
+        UNION ALL
+        SELECT priority FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now
+        UNION ALL
+        SELECT priority FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono)
+), due (seq, priority) AS (
     SELECT seq, priority FROM invocation
     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
     UNION ALL
@@ -109,10 +140,11 @@ WITH due (seq, priority) AS (
     UNION ALL
     SELECT seq, priority FROM invocation
     WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
-), top (priority) AS (SELECT max(priority) FROM due)
+)
 SELECT due.seq, max(
-    (due.priority - top.priority) / :temperature - ln(-ln(((random() & 4503599627370495) + 0.5) / 4503599627370496.0)))
-FROM due, top;
+    (due.priority - (SELECT priority FROM top)) / :temperature
+    - ln(-ln(((random() & 4503599627370495) + 0.5) / 4503599627370496.0)))
+FROM due;
 
 -- name: next_due
 -- Unix seconds of the next delayed row, and monotonic seconds of the next lease to lapse.

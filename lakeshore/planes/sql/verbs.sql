@@ -9,9 +9,6 @@ ON CONFLICT DO NOTHING RETURNING seq;
 -- name: put_payload
 INSERT INTO payload (seq, part, body) VALUES (:seq, :part, :body);
 
--- name: drop_result
-DELETE FROM payload WHERE seq = :seq AND part = 'result';
-
 -- name: find_key
 SELECT id FROM invocation WHERE ns = :ns AND queue = :queue AND key = :key;
 
@@ -30,13 +27,15 @@ UPDATE invocation SET
     losses = losses + CASE WHEN state = 'running' THEN 1 ELSE 0 END,
     worker_id = :worker, after = :after, not_before = NULL,
     lease_until = :until, lease_boot = :boot, started_at = :now
-WHERE seq = :seq AND (state = 'queued' OR (state = 'running' AND lease_until <= :mono))
+WHERE seq = :seq AND (
+    (state = 'queued' AND not_before IS NULL) OR (state = 'running' AND lease_until <= :mono))
 RETURNING id, envelope, attempt, queue, fence;
 
 -- name: claimed_after
 -- The claim that an earlier, identical ending made.
 SELECT id, envelope, attempt, queue, fence, lease_until, seq FROM invocation
-WHERE ns = :ns AND state = 'running' AND worker_id = :worker AND after = :after;
+WHERE ns = :ns AND state = 'running' AND worker_id = :worker
+    AND after = (SELECT seq || ':' || :fence FROM invocation WHERE ns = :ns AND id = :id);
 
 -- name: payload
 SELECT body FROM payload WHERE seq = :seq AND part = :part;
@@ -85,18 +84,21 @@ UPDATE invocation SET
     state = 'queued', attempt = 0, losses = 0, error = NULL, traceback = NULL, result = NULL,
     worker_id = NULL, after = NULL, not_before = NULL, started_at = NULL, finished_at = NULL
 WHERE ns = :ns AND id = :id AND state IN ('failed', 'cancelled')
-RETURNING seq, queue;
+RETURNING queue;
 
 -- name: holder
 SELECT state, worker_id, fence, attempt FROM invocation WHERE ns = :ns AND id = :id;
 
 -- name: row
-SELECT id, ns, queue, state, priority, key, result, error, traceback, worker_id, attempt, fence, losses, parent,
-    submitted_at, not_before, lease_until, started_at, finished_at, seq
+SELECT id, ns, queue, state, priority, key,
+    coalesce(result, (SELECT body FROM payload p WHERE p.seq = invocation.seq AND part = 'result')),
+    error, traceback, worker_id, attempt, fence, losses, parent,
+    submitted_at, not_before, lease_until, started_at, finished_at
 FROM invocation WHERE ns = :ns AND id = :id;
 
 -- name: outcome
-SELECT state, coalesce(result, (SELECT body FROM payload p WHERE p.seq = invocation.seq AND part = 'result'))
+SELECT state, coalesce(result, (SELECT body FROM payload p WHERE p.seq = invocation.seq AND part = 'result')),
+    error, traceback
 FROM invocation WHERE ns = :ns AND id = :id;
 
 -- name: count_queued
@@ -127,9 +129,10 @@ SELECT queue, state, count(*) FROM invocation
 WHERE ns = :ns AND state IN ('succeeded', 'failed', 'cancelled') GROUP BY queue, state;
 
 -- name: list
+-- NOT INDEXED: walked newest first along the table itself, and left at the limit.
 SELECT id, ns, queue, state, priority, key, NULL, error, traceback, worker_id, attempt, fence, losses, parent,
-    submitted_at, not_before, lease_until, started_at, finished_at, seq
-FROM invocation
+    submitted_at, not_before, lease_until, started_at, finished_at
+FROM invocation NOT INDEXED
 WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) AND (:state IS NULL OR state = :state)
     AND (:before IS NULL OR seq < (SELECT seq FROM invocation WHERE ns = :ns AND id = :before))
 ORDER BY seq DESC LIMIT :limit;
@@ -150,7 +153,12 @@ SELECT worker_id, queue, host, pid, version, seen_at,
 FROM worker WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) ORDER BY seen_at DESC, worker_id;
 
 -- name: journal
-SELECT jid, next_seq, trimmed_to, attempt_seq, closed FROM journal WHERE ns = :ns AND id = :id;
+SELECT jid, trimmed_to FROM journal WHERE ns = :ns AND id = :id;
+
+-- name: journal_state
+-- What a reader must know of journal and row, as of one moment; always one row.
+SELECT (SELECT state FROM invocation WHERE ns = :ns AND id = :stem), jid, next_seq, attempt_seq, closed
+FROM (SELECT 1) LEFT JOIN journal ON ns = :ns AND id = :id;
 
 -- name: take_seq
 UPDATE journal SET next_seq = next_seq + :n, posted_at = :now WHERE ns = :ns AND id = :id RETURNING jid, next_seq;
@@ -162,10 +170,14 @@ INSERT INTO journal (ns, id, stem, next_seq, posted_at) VALUES (:ns, :id, :stem,
 UPDATE journal SET next_seq = max(next_seq, :seq + 1), posted_at = :now WHERE jid = :jid;
 
 -- name: put_frame
-INSERT INTO frame (jid, seq, body) VALUES (:jid, :seq, :body) ON CONFLICT DO NOTHING;
+INSERT INTO frame (jid, seq, body) VALUES (:jid, :seq, :body);
+
+-- name: put_frame_at
+INSERT INTO frame (jid, seq, body) VALUES (:jid, :seq, :body) ON CONFLICT DO NOTHING RETURNING seq;
 
 -- name: close_journal
-UPDATE journal SET closed = :seq WHERE jid = :jid;
+-- The first final frame of an attempt ends it; a late one of an attempt before ends nothing.
+UPDATE journal SET closed = :seq WHERE jid = :jid AND closed IS NULL AND :seq >= attempt_seq;
 
 -- name: reopen_journals
 UPDATE journal SET closed = NULL WHERE ns = :ns AND id IN (:id, :log, :progress) AND closed IS NOT NULL;
@@ -181,14 +193,19 @@ SELECT jid, next_seq, id FROM journal WHERE ns = :ns AND id IN (:id, :log, :prog
 UPDATE journal SET closed = NULL, attempt_seq = next_seq, next_seq = next_seq + 1 WHERE jid = :jid;
 
 -- name: frames
-SELECT seq, body FROM frame WHERE jid = :jid AND seq > :since ORDER BY seq LIMIT 512;
+SELECT seq, body FROM frame WHERE jid = :jid AND seq > :since AND seq <= :last ORDER BY seq;
 
--- name: keep_from
--- The lowest seq that stays when only the last :keep frames do.
-SELECT seq FROM frame WHERE jid = :jid ORDER BY seq DESC LIMIT 1 OFFSET :keep - 1;
+-- name: trim_bound
+-- The lowest seq that stays when only the last :keep frames do, and how many go.
+SELECT jid, bound, (SELECT count(*) FROM frame WHERE frame.jid = kept.jid AND seq < bound)
+FROM (
+    SELECT jid, CASE WHEN :keep = 0 THEN next_seq ELSE coalesce((
+        SELECT seq FROM frame WHERE frame.jid = journal.jid ORDER BY seq DESC LIMIT 1 OFFSET :keep - 1), 0)
+        END AS bound
+    FROM journal WHERE ns = :ns AND id = :id) AS kept;
 
 -- name: trim
-DELETE FROM frame WHERE jid = :jid AND seq < :seq RETURNING 1;
+DELETE FROM frame WHERE jid = :jid AND seq < :seq;
 
 -- name: trimmed
 UPDATE journal SET trimmed_to = max(trimmed_to, :seq) WHERE jid = :jid;

@@ -1,0 +1,155 @@
+"""One SQLite connection of a plane: how it is opened, what it may run, and its errors in our words."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from lakeshore import settings
+from lakeshore.errors import DispatchError, PlaneUnavailable
+from lakeshore.planes.engine import Transaction
+
+BUSY_SECONDS = 30.0
+WAL_LIMIT_BYTES = 64 * 1024 * 1024
+_SAFE_SQLITE = (3, 51, 3)
+_SAFE_BACKPORTS = ((3, 50, 7), (3, 44, 6))
+
+
+class Connection(Transaction):
+    """A connection, its statements, and the topics to ring after its transaction.
+
+    Parameters
+    ----------
+    path : Path or None
+        The file, which must exist; None for a database in memory.
+    sql : dict
+        Statements by name.
+    synchronous : {"FULL", "NORMAL"}
+        Whether a commit survives a power cut, or only the process.
+    """
+
+    def __init__(self, path: Path | None, sql: dict[str, str], synchronous: str = "NORMAL") -> None:
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if path is None else 0)
+        self.raw = apsw.Connection(":memory:" if path is None else str(path), flags=flags)
+        self.raw.set_busy_handler(_Patience())
+        self.raw.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        self.raw.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        self.raw.pragma("synchronous", synchronous)
+        self.raw.pragma("journal_size_limit", WAL_LIMIT_BYTES)
+        self.execute = self.raw.execute
+        self.topics: list[str] = []
+        self._sql = sql
+
+    def rows(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Run the statement `name` and return all its rows."""
+        return self.execute(self._sql[name], params).fetchall()
+
+    def run_many(self, name: str, params: Iterable[dict[str, Any]]) -> None:
+        """Run the statement `name` once for each set of parameters."""
+        self.raw.executemany(self._sql[name], params)
+
+    def frames(self, params: dict[str, Any], max_bytes: int) -> tuple[list[tuple[int, bytes]], bool]:
+        """Run the statement ``frames`` until it ends or `max_bytes` are read; True when it had ended."""
+        taken: list[tuple[int, bytes]] = []
+        cursor = self.execute(self._sql["frames"], params)
+        for seq, body in cursor:
+            taken.append((seq, body))
+            max_bytes -= len(body)
+            if max_bytes <= 0:
+                cursor.close(True)
+                return taken, False
+        return taken, True
+
+    def ring(self, *topics: str) -> None:
+        """Ring these topics once the transaction has committed."""
+        self.topics += topics
+
+    def close(self, *, checkpoint: bool = True) -> None:
+        """Close it; without a checkpoint the WAL is left as it is, also by the last connection."""
+        if not checkpoint:
+            self.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self.raw.close()
+
+
+class Reader:
+    """A place for a reading connection. Who reads holds `lock`, and so does who closes it."""
+
+    __slots__ = ("__weakref__", "lock", "tx")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tx: Connection | None = None
+
+    def close(self, *, checkpoint: bool = True) -> None:
+        """Close the connection, within `lock`; the next read opens another."""
+        tx, self.tx = self.tx, None
+        if tx is not None:
+            tx.close(checkpoint=checkpoint)
+
+
+class _Patience:
+    """A busy handler that waits in Python, so that Ctrl-C ends it."""
+
+    def __init__(self) -> None:
+        self._end = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._end = now + BUSY_SECONDS
+        if now > self._end:
+            return False
+        time.sleep(min(0.0002 * 2 ** min(tries, 6), 0.01))
+        return True
+
+
+def refuse_old_sqlite() -> None:
+    """Refuse a SQLite with the WAL-reset bug.
+
+    Raises
+    ------
+    PlaneUnavailable
+        Naming the version and the upgrade.
+    """
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version >= _SAFE_SQLITE or any(version[:2] == v[:2] and version >= v for v in _SAFE_BACKPORTS):
+        return
+    raise PlaneUnavailable(
+        f"open: SQLite {apsw.sqlite_lib_version()} can lose committed writes when processes share a file. "
+        "Upgrade: pip install -U apsw."
+    )
+
+
+def unavailable(path: Path | None, error: apsw.Error) -> DispatchError:
+    """Say in our words what SQLite said, with the file and the way out."""
+    said = f"{':memory:' if path is None else str(path)!r}: {error}"
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return PlaneUnavailable(
+            f"{said}: another process has held its write lock for {BUSY_SECONDS:g} s. "
+            "Find it (an open transaction in a database viewer, a backup) and end it, then try again."
+        )
+    if isinstance(error, apsw.NotADBError):
+        return PlaneUnavailable(f"{said}. It is no lakeshore database: move it away, or name another file.")
+    if isinstance(error, apsw.CorruptError):
+        return PlaneUnavailable(
+            f"{said}. The file is damaged: keep a copy, then move it away (a new one is made) or "
+            "restore a backup."
+        )
+    full = isinstance(error, apsw.FullError)
+    unusable = (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
+    if full or isinstance(error, unusable):
+        return PlaneUnavailable(f"{said}. {way_out(path, full=full)}")
+    return DispatchError(f"{said}. This is a fault of lakeshore; please report it.")
+
+
+def way_out(path: Path | None, *, full: bool) -> str:
+    """Return what to do about a file that cannot be used."""
+    advice = "Make space and try again" if full else "Check the directory, its permissions and its disk"
+    if path is not None and path == settings.read().database:
+        advice += ", or set LAKESHORE_HOME to another local directory"
+    return f"{advice}. Nothing acknowledged is lost."

@@ -1,0 +1,143 @@
+"""The verbs that end a claim: ack, nack, release. Each passes the one guard in `_end`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lakeshore.planes.contract import Claimed, ClaimSpec, check_number, check_spec
+from lakeshore.planes.engine import Transaction, check_bytes
+from lakeshore.planes.store_claims import Claims
+from lakeshore.planes.store_journals import Journals
+from lakeshore.planes.store_producers import INLINE_BYTES
+from lakeshore.states import State
+
+
+class Endings(Claims, Journals):
+    """End a running job, and claim the next one in the same commit."""
+
+    def ack(
+        self,
+        inv_id: str,
+        worker_id: str,
+        *,
+        result: bytes | None = None,
+        fence: int | None = None,
+        frame: bytes | None = None,
+        next: ClaimSpec | None = None,
+    ) -> Claimed | None:
+        """End a running job as succeeded; see `Plane.ack`."""
+        body = None if result is None else check_bytes(result, "result")
+        large = body is not None and len(body) > INLINE_BYTES
+        params = self._guard(inv_id, worker_id, fence)
+        params.update(result=None if large else body, now=self._now())
+
+        def store(tx: Transaction, seq: int) -> None:
+            tx.rows("put_payload", {"seq": seq, "part": "result", "body": body})
+
+        return self._end(
+            "ack", State.SUCCEEDED, params, frame=frame, next=next, store=store if large else None
+        )
+
+    def nack(
+        self,
+        inv_id: str,
+        worker_id: str,
+        *,
+        error: str | dict[str, Any],
+        retry: bool = True,
+        delay: float = 0.0,
+        fence: int | None = None,
+        frame: bytes | None = None,
+        next: ClaimSpec | None = None,
+    ) -> Claimed | None:
+        """Give a running job back after a failure; see `Plane.nack`."""
+        delay = check_number(delay, "delay", minimum=0)
+        if retry and frame is not None:
+            raise ValueError("nack: frame is the final frame of a job; it goes with retry=False")
+        text, traceback = _error_text(error)
+        params = self._guard(inv_id, worker_id, fence)
+        now = self._now()
+        params.update(error=text, traceback=traceback, now=now)
+        if retry:
+            params.update(not_before=now + delay if delay > 0 else None)
+            return self._end("nack_retry", State.QUEUED, params, next=next)
+        return self._end("nack_fail", State.FAILED, params, frame=frame, next=next)
+
+    def release(self, inv_id: str, worker_id: str, *, fence: int | None = None) -> None:
+        """Hand a running job back unharmed; see `Plane.release`."""
+        self._end("release", State.QUEUED, self._guard(inv_id, worker_id, fence))
+
+    def _end(
+        self,
+        statement: str,
+        target: State,
+        params: dict[str, Any],
+        *,
+        frame: bytes | None = None,
+        next: ClaimSpec | None = None,
+        store: Callable[[Transaction, int], None] | None = None,
+    ) -> Claimed | None:
+        """Carry out one ending: the guarded UPDATE, its payload, frame and bells, and the next claim."""
+        id, worker_id = params["id"], params["worker"]
+        verb = statement.partition("_")[0]
+        final = None if frame is None else check_bytes(frame, "frame")
+        spec = None if next is None else check_spec(next)
+        sampled = None if spec is None else self._sample(spec)
+
+        def work(tx: Transaction) -> Claimed | None:
+            ended = tx.rows(statement, params)
+            if not ended:
+                return self._replayed(tx, verb, target, params, spec)
+            seq, fence, queue = ended[0]
+            if store is not None:
+                store(tx, seq)
+            if target is State.QUEUED:
+                tx.rows("reopen_journals", self._family(id))
+                tx.ring(self._queue_topic(queue))
+            else:
+                if final is not None:
+                    self._append(tx, id, [final], final=True)
+                tx.ring(*self._end_topics(id))
+            if spec is None:
+                return None
+            self._note_presence(tx, worker_id, spec.queue)
+            return self._claim(tx, spec, worker_id, sampled, after=f"{seq}:{fence}")
+
+        return self._write(work)
+
+    def _replayed(
+        self, tx: Transaction, verb: str, target: State, params: dict[str, Any], spec: ClaimSpec | None
+    ) -> Claimed | None:
+        """Answer a repeated ending as the first was answered, or raise `ClaimLost`."""
+        fence = params["fence"]
+        held = tx.rows("holder", params)
+        if fence is None or not held:
+            raise self._lost(tx, verb, params)
+        if spec is not None:
+            again = tx.rows("claimed_after", params)
+            if again:
+                id, envelope, attempt, queue, fence, until, seq = again[0]
+                if envelope is None:
+                    envelope = tx.rows("payload", {"seq": seq, "part": "envelope"})[0][0]
+                return Claimed(id, envelope, attempt, queue, fence, self._now() + until - self._lease_clock())
+        if held[0][0] != target or held[0][2] != fence:
+            raise self._lost(tx, verb, params)
+        return None
+
+
+def _error_text(error: str | dict[str, Any]) -> tuple[str, str | None]:
+    """Return the row's `error` and `traceback` columns; lone surrogates become escapes."""
+    if isinstance(error, dict):
+        kind, message = str(error.get("type") or "Error"), str(error.get("message") or "")
+        traceback = error.get("traceback")
+        text = f"{kind}: {message}" if message else kind
+    elif isinstance(error, str):
+        text, traceback = error, None
+    else:
+        raise ValueError(f"error: wants a str or a dict, got {type(error).__name__}")
+    clean = [
+        None if part is None else str(part).encode("utf-8", "backslashreplace").decode("utf-8")
+        for part in (text, traceback)
+    ]
+    return clean[0] or "Error", clean[1]

@@ -1,0 +1,114 @@
+"""The verbs of who brings work: submit, submit_many, cancel, requeue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lakeshore.errors import DispatchError
+from lakeshore.planes.contract import Submission, check_id, check_name, check_number
+from lakeshore.planes.engine import Engine, Transaction, check_bytes
+
+INLINE_BYTES = 1024
+"""Envelopes and results up to this size live in their row; larger ones beside it."""
+
+
+class Producers(Engine):
+    """Queue jobs, take them back, queue them again."""
+
+    def submit(
+        self,
+        queue: str,
+        envelope: bytes,
+        *,
+        id: str,
+        key: str | None = None,
+        priority: float = 0.0,
+        parent: str | None = None,
+        delay: float = 0.0,
+    ) -> str:
+        """Queue one job and return its id; see `Plane.submit`."""
+        params = self._submission(check_name(queue, "queue"), envelope, id, key, priority, parent, delay)
+        return self._write(lambda tx: self._submit(tx, params))
+
+    def submit_many(self, queue: str, items: Iterable[Submission]) -> list[str]:
+        """Queue many jobs in one transaction and return their ids in order; see `Plane.submit_many`."""
+        check_name(queue, "queue")
+        rows = [
+            self._submission(queue, i.envelope, i.id, i.key, i.priority, i.parent, i.delay) for i in items
+        ]
+        if not rows:
+            return []
+        return self._write(lambda tx: [self._submit(tx, params) for params in rows])
+
+    def _submission(
+        self,
+        queue: str,
+        envelope: bytes,
+        id: str,
+        key: str | None,
+        priority: float,
+        parent: str | None,
+        delay: float,
+    ) -> dict[str, Any]:
+        now = self._now()
+        delay = check_number(delay, "delay", minimum=0)
+        return {
+            "ns": self._ns,
+            "id": check_id(id),
+            "queue": queue,
+            "priority": check_number(priority, "priority"),
+            "key": None if key is None else check_name(key, "key"),
+            "parent": None if parent is None else check_id(parent, "parent"),
+            "now": now,
+            "not_before": now + delay if delay > 0 else None,
+            "envelope": check_bytes(envelope, "envelope"),
+        }
+
+    def _submit(self, tx: Transaction, params: dict[str, Any]) -> str:
+        body: bytes = params["envelope"]
+        large = len(body) > INLINE_BYTES
+        stored = tx.rows("submit", {**params, "envelope": None} if large else params)
+        if stored:
+            if large:
+                tx.rows("put_payload", {"seq": stored[0][0], "part": "envelope", "body": body})
+            tx.ring(self._queue_topic(params["queue"]))
+            return str(params["id"])
+        if params["key"] is not None:
+            existing = tx.rows("find_key", params)
+            if existing:
+                return str(existing[0][0])
+        queue, envelope = tx.rows("find_id", params)[0]
+        if queue == params["queue"] and envelope == body:
+            return str(params["id"])
+        raise DispatchError(
+            f"submit: id {params['id']!r} is already taken by another job. Use a new id "
+            "(leave it out and one is made), or a key to make a submit repeatable."
+        )
+
+    def cancel(self, inv_id: str) -> bool:
+        """End a queued or running job as cancelled; see `Plane.cancel`."""
+        params = {"ns": self._ns, "id": check_id(inv_id), "now": self._now()}
+
+        def work(tx: Transaction) -> bool:
+            if not tx.rows("cancel", params):
+                return False
+            tx.ring(*self._end_topics(inv_id))
+            return True
+
+        return self._write(work)
+
+    def requeue(self, inv_id: str) -> bool:
+        """Queue a failed or cancelled job again with a clean record; see `Plane.requeue`."""
+        params = {"ns": self._ns, "id": check_id(inv_id)}
+
+        def work(tx: Transaction) -> bool:
+            rows = tx.rows("requeue", params)
+            if not rows:
+                return False
+            (queue,) = rows[0]
+            tx.rows("restart_journals", self._family(inv_id))
+            tx.ring(self._queue_topic(queue))
+            return True
+
+        return self._write(work)
