@@ -285,23 +285,27 @@ def _in_loop(body: Coroutine[Any, Any, Any]) -> Any:
 def _in_thread(loop: _Loop, body: Coroutine[Any, Any, Any]) -> Any:
     outcome: list[Any] = []
     error: list[BaseException] = []
-    context = copy_context()
+    context, ended = copy_context(), threading.Event()
 
     def work() -> None:
         try:
             outcome.append(context.run(loop.run, body))
         except BaseException as raised:  # noqa: BLE001 - raised again in the thread that waits
             error.append(raised)
+        finally:
+            ended.set()
 
     thread = threading.Thread(target=work, name="lakeshore-body", daemon=True)
+    # An event and not `join`: an exception set on this thread while it joins makes Python 3.11 take the
+    # other thread for ended.
     try:
         thread.start()
-        while thread.is_alive():
-            thread.join(LOOK_INTERVAL)
+        while not ended.wait(LOOK_INTERVAL):
+            pass
     except BaseException:
         loop.stop()
-        if thread.is_alive():
-            thread.join(_STOP_WAIT)
+        if thread.ident is not None:
+            ended.wait(_STOP_WAIT)
         raise
     if error:
         raise error[0]

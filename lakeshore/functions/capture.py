@@ -141,7 +141,14 @@ def captured(
             continue
         seen.add(id(item))
         if isinstance(item, type):
-            queue.extend(part for value in vars(item).values() if (part := inner_function(value)) is not None)
+            for name, value in vars(item).items():
+                part = inner_function(
+                    value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+                )
+                if part is not None:
+                    queue.append(part)
+                elif not (name.startswith("__") and name.endswith("__")):
+                    yield Captured(f"{item.__name__}.{name}", "class attribute", value, None)
             continue
         function = inner_function(item)
         if function is None:
@@ -337,6 +344,8 @@ def blame(
     name, path = min(found, key=lambda each: len(each[1]))
     holder = name.value if culprit is None or not path else culprit
     what, fix = _kind_of_type(type(holder)) or ("", _ANY_FIX)
+    if isinstance(holder, ModuleType) and holder.__name__ == "__main__":
+        what, fix = "__main__, the whole notebook or script", "Use the names you need, and not the module."
     user = "" if name.user is None or inner_function(fn) is name.user else f" (in {name.user.__qualname__}())"
     line = line_of(name)
     text = f"cannot ship {label}() by value: it takes along the {name.kind} {name.name!r}{user}"

@@ -24,6 +24,7 @@ from lakeshore.functions.body import BodyWrapper
 from lakeshore.functions.source import source_hash
 
 _DYNAMIC = ("__main__", "__mp_main__")
+_OURS = __name__.partition(".")[0]
 
 
 # ---- submitter: may this be a reference?
@@ -75,8 +76,8 @@ def _look(module: ModuleType, name: str, file: str | None) -> bool:
     if name in _DYNAMIC:
         return False
     top = name.partition(".")[0]
-    if name in sys.builtin_module_names or top in sys.stdlib_module_names:
-        return True
+    if name in sys.builtin_module_names or top in sys.stdlib_module_names or top == _OURS:
+        return True  # every worker has lakeshore, also where it runs from a checkout
     if file is not None:
         return _under_installed(file) or _by_editable_finder(top)
     if any(_under_installed(path) for path in list(getattr(module, "__path__", ()))):

@@ -16,7 +16,7 @@ import types
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -266,13 +266,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, with our idea of what goes by value, of what is refused, and of file names."""
 
     def __init__(self, file: Any, label: str) -> None:
-        super().__init__(file, protocol=PROTOCOL)
-        self.last: object = None
-        self.risky = False
-        self.blocks: dict[tuple[str, int], Block] = {}
-        self._label = label
-        self._source_left = SOURCE_BYTES
-        self._files: dict[str, str] = {}
+        # before super's: the C pickler looks at it once, when it is made
         self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
             {
                 CodeType: self._reduce_code,
@@ -280,6 +274,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 functools.cached_property: _reduce_cached_property,
             }
         )
+        super().__init__(file, protocol=PROTOCOL)
+        self.last: object = None
+        self.risky = False
+        self.blocks: dict[tuple[str, int], Block] = {}
+        self._label = label
+        self._source_left = SOURCE_BYTES
+        self._files: dict[str, str] = {}
+        self._cells: dict[int, tuple[CellType, CellType]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -287,10 +289,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if self._is_local(obj):
                 return self._dynamic_function_reduce(obj)
         elif issubclass(kind, type):
-            if obj.__module__ not in ("builtins", "types", "typing") and not self._is_ours(obj):
+            local = self._is_local(obj) and obj not in engine._BUILTIN_TYPE_NAMES
+            reduced = engine._dynamic_class_reduce(obj) if local else super().reducer_override(obj)
+            if isinstance(reduced, tuple) and reduced[0] in _CLASS_MAKERS:
                 self.risky = True
-                if self._is_local(obj) and obj not in engine._BUILTIN_TYPE_NAMES:
-                    return engine._dynamic_class_reduce(obj)
+                return _complete_class(obj, reduced)
+            return reduced
         elif kind is ModuleType:
             if not is_installed(obj):
                 return self._reduce_module(obj)
@@ -304,10 +308,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self.risky = True
             return NotImplemented
         return super().reducer_override(obj)
-
-    @staticmethod
-    def _is_ours(obj: type) -> bool:
-        return obj.__module__.startswith("lakeshore.")
 
     @staticmethod
     def _is_local(obj: Any) -> bool:
@@ -335,6 +335,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self._source_left -= len(block.text)
                 self.blocks[file, block.first] = Block(file, block.first, block.text)
         return reduced
+
+    def _function_getnewargs(self, func: FunctionType) -> Any:
+        code, space, name, defaults, closure = super()._function_getnewargs(func)
+        if closure is not None:
+            # functions that share a variable go on sharing it: one stand-in for each cell
+            pairs = zip(func.__closure__ or (), closure, strict=True)
+            closure = tuple(self._cells.setdefault(id(cell), (cell, new))[1] for cell, new in pairs)
+        return code, space, name, defaults, closure
 
     def _file(self, file: str) -> str:
         name = self._files.get(file)
@@ -365,6 +373,38 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         )
 
 
+_CLASS_MAKERS = (engine._make_skeleton_class, engine._make_skeleton_enum)
+_MEMBER_OWN = ("_value_", "_name_", "__objclass__", "_sort_order_")
+
+
+def _complete_class(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Add to a class's reduction what cloudpickle leaves out: its slots, and what enum members hold."""
+    make, args, (attributes, slot_state), *rest = reduced
+    if make is engine._make_skeleton_enum:
+        members = {
+            name: own
+            for name, member in cls.__members__.items()  # type: ignore[attr-defined]
+            if (own := {key: value for key, value in vars(member).items() if key not in _MEMBER_OWN})
+        }
+        if members:
+            return make, args, (attributes, slot_state, members), None, None, _set_enum_state
+    elif "__slots__" in vars(cls) and not issubclass(cls, tuple):
+        args[3]["__slots__"] = vars(cls)["__slots__"]
+        attributes = {
+            name: value for name, value in attributes.items() if not isinstance(value, MemberDescriptorType)
+        }
+        attributes.pop("__slots__", None)
+    return make, args, (attributes, slot_state), *rest
+
+
+def _set_enum_state(cls: Any, state: tuple[Any, Any, dict[str, dict[str, Any]]]) -> Any:
+    attributes, slot_state, members = state
+    engine._class_setstate(cls, (attributes, slot_state))
+    for name, own in members.items():
+        vars(cls.__members__[name]).update(own)
+    return cls
+
+
 def _reduce_lru_cache(cached: Any) -> Any:
     if by_reference(cached) is not None:
         return cached.__qualname__
@@ -386,55 +426,68 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, file: Any, *, trial: bool = False, quiet: bool = False) -> None:
         super().__init__(file)
-        self._trial = trial
-        self._made = {
-            "_make_skeleton_class": functools.partial(_make_class, quiet),
+        self._trial, self._quiet = trial, quiet
+        self._made: set[type] = set()
+        self._makers = {
+            "_make_skeleton_class": self._make_class,
             "_make_skeleton_enum": _make_enum,
             "_make_typevar": _make_typevar,
         }
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == "cloudpickle.cloudpickle" and name in self._made:
-            return self._made[name]
+        if module == "cloudpickle.cloudpickle" and name in self._makers:
+            return self._makers[name]
         if self._trial:
             owner = sys.modules.get(module)
             if module == "__main__" or (owner is not None and not is_installed(owner)):
                 raise _Unportable(f"{name!r} would be looked for in {module!r}, which only this process has")
         return super().find_class(module, name)
 
+    def _make_class(
+        self,
+        meta: Any,
+        name: str,
+        bases: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        _tracker: object,
+        extra: object,
+    ) -> Any:
+        """Make a class that came by value; its attributes follow with the pickle.
 
-def _make_class(
-    quiet: bool,
-    meta: Any,
-    name: str,
-    bases: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    _tracker: object,
-    extra: object,
-) -> Any:
-    """Make a class that came by value, also under a base whose `__init_subclass__` wants more than we have.
+        So a base's `__init_subclass__` need not run, and may not be able to: its keywords are gone.
+        It runs where the base is installed here, which may keep a registry, unless this is a trial.
+        """
+        makers: list[Callable[[], Any]] = [
+            lambda: engine._make_skeleton_class(meta, name, bases, kwargs, None, extra)
+        ]
+        owner = _hook_owner(bases)
+        if owner is not None:
+            makers.append(lambda: _graft(meta, name, bases, kwargs))
+            if meta in (type, ABCMeta) and (self._quiet or owner in self._made):
+                makers.reverse()
+        error: Exception | None = None
+        for make in makers:
+            try:
+                made = make()
+            except Exception as raised:  # noqa: BLE001 - the hook is the user's, and may raise anything
+                error = error or raised
+            else:
+                self._made.add(made)
+                return made
+        raise TransportError(f"cannot rebuild the class {name!r}: {type(error).__name__}: {error}") from error
 
-    The class's attributes come with the pickle, so nothing is lost when that hook does not run. It
-    runs where it can, since a base that is installed here may keep a registry; `quiet` avoids it.
-    """
-    makers: list[Callable[[], Any]] = [
-        lambda: engine._make_skeleton_class(meta, name, bases, kwargs, None, extra),
-        lambda: _graft(meta, name, bases, kwargs),
-    ]
-    if quiet and meta in (type, ABCMeta):
-        makers.reverse()
-    try:
-        return makers[0]()
-    except Exception as error:  # noqa: BLE001 - the hook is the user's, and may raise anything
-        try:
-            return makers[1]()
-        except Exception:  # noqa: BLE001 - the first error is the telling one
-            raise TransportError(
-                f"cannot rebuild the class {name!r}: {type(error).__name__}: {error}"
-            ) from error
+
+def _hook_owner(bases: tuple[Any, ...]) -> Any:
+    """Return the class whose `__init_subclass__` a subclass of `bases` would run, or None."""
+    for base in types.resolve_bases(bases):
+        for owner in base.__mro__[:-1]:
+            if "__init_subclass__" in vars(owner):
+                return owner
+    return None
 
 
 def _graft(meta: Any, name: str, bases: tuple[Any, ...], kwargs: dict[str, Any]) -> type:
+    """Make the class under a bare base, and only then give it its own: no hook runs."""
     stem = type("Stem", (), {})
     made = types.new_class(name, (stem,), {"metaclass": meta}, lambda space: space.update(kwargs))
     made.__bases__ = types.resolve_bases(bases)
