@@ -5,6 +5,7 @@
     python3 tasks.py lint     ruff and mypy --strict
     python3 tasks.py docs     build the guide into build/docs
     python3 tasks.py lab      open the notebooks in JupyterLab
+    python3 tasks.py notebooks   run the notebooks afresh and save their outputs
 
 Each makes `.venv` when it is missing, installs what the command needs and runs it there.
 The syntax stays readable to old interpreters, so that they can say what is wrong.
@@ -27,7 +28,14 @@ ROOT = pathlib.Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = str(VENV / "bin" / "python")
 STAMP = VENV / "lakeshore-installed.json"
-EXTRAS = {"demo": "notebooks", "test": "dev", "lint": "dev", "docs": "docs", "lab": "notebooks"}
+EXTRAS = {
+    "demo": "notebooks",
+    "test": "dev",
+    "lint": "dev",
+    "docs": "docs",
+    "lab": "notebooks",
+    "notebooks": "notebooks",
+}
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -260,7 +268,13 @@ def lab(arguments):
     return run([PYTHON, "-m", "jupyter", "lab", *root, "--notebook-dir", "notebooks", *arguments], stdin=None)
 
 
-TASKS = {"demo": demo, "test": test, "lint": lint, "docs": docs, "lab": lab}
+def notebooks(arguments):
+    """Run the notebooks afresh and save them with their outputs."""
+    with isolated() as env:
+        return run([PYTHON, "notebooks/execute.py", *arguments], env=env)
+
+
+TASKS = {"demo": demo, "test": test, "lint": lint, "docs": docs, "lab": lab, "notebooks": notebooks}
 STARTED = time.time()
 
 

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from execute import execute
+
 HERE = Path(__file__).resolve().parent
 NOTEBOOK = HERE / "01_training_stream.ipynb"
 QUEUE = "gpu"
@@ -89,22 +91,6 @@ class Follower(threading.Thread):
         say(f"result: {shown(result)}")
 
 
-def execute(saved: Path, folder: Path) -> None:
-    """Run the notebook in a kernel of its own and save it with its outputs."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    )
-    try:
-        client.execute()
-    finally:
-        saved.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, saved)
-
-
 def main() -> int:
     """Run the demo and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -127,7 +113,7 @@ def main() -> int:
     follower.start()
     say(f"running {NOTEBOOK.relative_to(HERE.parent)} in a kernel")
     try:
-        execute(saved, home)
+        execute(NOTEBOOK, saved, home)
         follower.stop()
         follower.join(60)
     finally:
