@@ -10,18 +10,20 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from lakeshore import settings
-from lakeshore.errors import DispatchError, PlaneUnavailable
+from lakeshore.errors import LakeshoreError, PlaneUnavailable
+from lakeshore.planes.contract import check_name
+from lakeshore.worker.options import Event, WorkerOptions
 
 if TYPE_CHECKING:
     from lakeshore.planes.contract import Plane
     from lakeshore.worker.loop import Worker
-    from lakeshore.worker.options import Event
 
 _log = logging.getLogger("lakeshore.daemon")
 
@@ -86,7 +88,53 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds for a running body once told to stop",
     )
+    add(
+        "--drain-on-eof",
+        action="store_true",
+        help="drain once standard input is closed (a supervisor is gone)",
+    )
     return made
+
+
+def check(made: argparse.ArgumentParser, flags: argparse.Namespace) -> settings.Settings:
+    """Check flags and environment together; returns the environment, or exits with one line and code 2."""
+    try:
+        environment = settings.read()
+        if flags.queue or environment.queue:
+            check_name(flags.queue or environment.queue, "queue")
+        check_name(flags.namespace or environment.namespace, "namespace")
+        options(flags, environment)
+    except ValueError as exc:
+        made.error(str(exc))
+    if not (flags.queue or environment.queue):
+        made.error("no queue; give --queue NAME or set LAKESHORE_QUEUE")
+    if flags.url or environment.url:
+        made.error("this version has no client for a control plane; leave out --url and LAKESHORE_URL")
+    return environment
+
+
+def options(flags: argparse.Namespace, environment: settings.Settings) -> WorkerOptions:
+    """Return the worker's options as flags and environment say.
+
+    Raises
+    ------
+    ValueError
+        For an option out of its range.
+    """
+    return WorkerOptions.checked(
+        root=flags.root or environment.root,
+        once=flags.once,
+        retries=flags.retries,
+        allow_pickled=True,
+        runtime_policy=flags.runtime_policy or environment.runtime_policy,
+        lease=flags.lease,
+        backoff=flags.backoff,
+        concurrency=flags.concurrency,
+        isolation=flags.isolation,
+        allow_modules=flags.allow_module,
+        grace=flags.grace,
+        on_event=_say,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,21 +145,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
     logging.raiseExceptions = False  # a closed stderr must not end a worker
-    try:
-        environment = settings.read()
-    except ValueError as exc:
-        made.error(str(exc))
-    queue = flags.queue or environment.queue
-    if not queue:
-        made.error("no queue; give --queue NAME or set LAKESHORE_QUEUE")
-    if flags.url or environment.url:
-        made.error("this version has no client for a control plane; leave out --url and LAKESHORE_URL")
+    environment = check(made, flags)
     signals = _Signals()
+    if flags.drain_on_eof:
+        threading.Thread(target=_drain_on_eof, name="lakeshore-eof", daemon=True).start()
     plane = _open(flags.namespace or environment.namespace, signals, once=flags.once)
     if plane is None:
         return 0 if signals.count else 1
     try:
-        return _work(made, flags, environment, plane, queue, signals)
+        return _work(flags, environment, plane, signals)
     finally:
         plane.close()
 
@@ -154,45 +196,28 @@ def _open(namespace: str, signals: _Signals, *, once: bool) -> Plane | None:
     return None
 
 
-def _work(
-    made: argparse.ArgumentParser,
-    flags: argparse.Namespace,
-    environment: settings.Settings,
-    plane: Plane,
-    queue: str,
-    signals: _Signals,
-) -> int:
+def _drain_on_eof() -> None:
+    """Drain, as SIGTERM would have it, once nobody holds the other end of standard input."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _work(flags: argparse.Namespace, environment: settings.Settings, plane: Plane, signals: _Signals) -> int:
     from lakeshore.queues.sync import SyncQueue
     from lakeshore.worker.inline import tee_to
     from lakeshore.worker.loop import Worker
-    from lakeshore.worker.options import WorkerOptions
 
-    try:
-        chosen = WorkerOptions.checked(
-            root=flags.root or environment.root,
-            once=flags.once,
-            retries=flags.retries,
-            allow_pickled=True,
-            runtime_policy=flags.runtime_policy or environment.runtime_policy,
-            lease=flags.lease,
-            backoff=flags.backoff,
-            concurrency=flags.concurrency,
-            isolation=flags.isolation,
-            allow_modules=flags.allow_module,
-            grace=flags.grace,
-            on_event=_say,
-        )
-        q = SyncQueue(queue, dispatch=plane)
-    except ValueError as exc:
-        made.error(str(exc))
+    q = SyncQueue(str(flags.queue or environment.queue), dispatch=plane)
+    chosen = options(flags, environment)
     worker = signals.worker = Worker(q, chosen, tee=tee_to(sys.stderr), stuck=lambda: _give_up(plane))
     if signals.count:
         worker.drain(at_once=signals.count > 1)
     if not flags.once:
-        _log.info("worker %s on queue %r, plane %r", worker.id, queue, plane)
+        _log.info("worker %s on queue %r, %r", worker.id, q.name, plane)
     try:
         executed = worker.run()
-    except DispatchError as exc:
+    except LakeshoreError as exc:
         _log.error("%s", exc)
         return 1
     if not flags.once:

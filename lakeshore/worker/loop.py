@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SLICE: Final = 0.5
 """Seconds an idle worker waits in the plane before it asks `stop` again."""
+PRUNE_AFTER: Final = 5.0
 PRUNE_EVERY: Final = 600.0
 
 _log = logging.getLogger("lakeshore.worker")
@@ -182,7 +183,7 @@ class Worker:
         self._drain_from: float | None = None
         self.at_once = False
         self._keep = settings.read().keep
-        self._prune_at = time.monotonic() + 5.0
+        self._prune_at = time.monotonic() + PRUNE_AFTER
 
     # -- what others may ask
 

@@ -1,0 +1,182 @@
+"""How answers look: tables for people, JSON for machines."""
+
+from __future__ import annotations
+
+import base64
+import json as jsonlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+_STYLES = {"queued": "dim", "running": "cyan", "succeeded": "green", "failed": "red", "cancelled": "yellow"}
+
+
+def jobs(rows: list[dict[str, Any]], *, json: bool) -> None:
+    """Print a list of jobs."""
+    if json:
+        return value(rows, json=True)
+    _table(
+        ("id", "queue", "state", "attempt", "submitted", "took", "error"),
+        (
+            (
+                row["id"],
+                row["queue"],
+                _state(row["state"]),
+                row["attempt"],
+                _ago(row["submitted_at"]),
+                _took(row),
+                (row.get("error") or "").splitlines()[0][:60] if row.get("error") else "",
+            )
+            for row in rows
+        ),
+        empty="no jobs",
+    )
+    return None
+
+
+def row(fields: dict[str, Any], *, json: bool) -> None:
+    """Print one job."""
+    if json:
+        return value(fields, json=True)
+    for name, field in fields.items():
+        if field is None or name in ("result", "traceback"):
+            continue
+        text = _clock(field) if name.endswith("_at") or name == "not_before" else str(field)
+        _print(f"{name:>16}  {text}")
+    if fields.get("result") is not None:
+        _print(f"{'result':>16}  {len(fields['result']):,} bytes; see: lakeshore result {fields['id']}")
+    if fields.get("traceback"):
+        _print(f"\n{fields['traceback'].rstrip()}")
+    return None
+
+
+def queues(counts: Mapping[str, Mapping[str, int]], *, json: bool) -> None:
+    """Print the counts of each queue."""
+    if json:
+        return value(counts, json=True)
+    _table(
+        ("queue", *_STYLES),
+        ((name, *(by_state.get(state, 0) for state in _STYLES)) for name, by_state in sorted(counts.items())),
+        empty="no queues",
+    )
+    return None
+
+
+def workers(rows: list[dict[str, Any]], *, json: bool) -> None:
+    """Print a list of workers."""
+    if json:
+        return value(rows, json=True)
+    _table(
+        ("worker", "queue", "host", "pid", "version", "seen", "running"),
+        (
+            (
+                row["worker_id"],
+                row["queue"],
+                row["host"],
+                row["pid"],
+                row["version"],
+                _ago(row["seen_at"]),
+                row["running"],
+            )
+            for row in rows
+        ),
+        empty="no worker has asked for a job. Start one: lakeshore worker start --queue NAME",
+    )
+    return None
+
+
+def value(item: Any, *, json: bool) -> None:
+    """Print one value."""
+    _print(_json(item, indent=2) if json else item if isinstance(item, str) else _pretty(item))
+
+
+def line(item: Any, *, json: bool) -> None:
+    """Print one value on one line, at once."""
+    _print(_json(item) if json else item if isinstance(item, str) else repr(item))
+    sys.stdout.flush()
+
+
+def display_text(bundle: Mapping[str, Any]) -> str:
+    """Return a display as text."""
+    rich = [mime for mime in bundle if mime != "text/plain"]
+    return (
+        f"{bundle.get('text/plain', '')} [{', '.join(rich)}]" if rich else str(bundle.get("text/plain", ""))
+    )
+
+
+def _print(text: str) -> None:
+    print(text.encode("utf-8", "backslashreplace").decode())  # noqa: T201 - what a command line is for
+
+
+def _pretty(item: Any) -> str:
+    from pprint import pformat
+
+    return pformat(item, width=100, sort_dicts=False)
+
+
+def _json(item: Any, indent: int | None = None) -> str:
+    return jsonlib.dumps(_plain(item), indent=indent, ensure_ascii=False, default=_other)
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, Mapping):
+        return {key if isinstance(key, str) else repr(key): _plain(each) for key, each in item.items()}
+    if isinstance(item, (list, tuple)):
+        return [_plain(each) for each in item]
+    if isinstance(item, float) and not math.isfinite(item):
+        return repr(item)
+    return item
+
+
+def _other(item: Any) -> Any:
+    if isinstance(item, (bytes, bytearray)):
+        return {"base64": base64.b64encode(item).decode()}
+    tolist: Callable[[], Any] | None = getattr(item, "tolist", None)
+    return _plain(tolist()) if callable(tolist) else str(item)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, empty: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, no_wrap=number == 0, overflow="ellipsis" if number else "fold")
+    for cells in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in cells))
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(empty)
+
+
+def _state(state: str) -> Any:
+    from rich.text import Text
+
+    return Text(state, style=_STYLES.get(state, ""))
+
+
+def _ago(at: float) -> str:
+    seconds = max(0.0, time.time() - at)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _took(row: dict[str, Any]) -> str:
+    if row.get("started_at") is None:
+        return ""
+    return f"{(row.get('finished_at') or time.time()) - row['started_at']:.1f} s"
+
+
+def _clock(at: float) -> str:
+    return (
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} ({_ago(at)})"
+        if at < time.time()
+        else f"{at:.3f}"
+    )

@@ -1,0 +1,429 @@
+"""The loop: options, drains, stop, once, cancel, timeout, loss, outages, grace, slots."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from lakeshore import Dispatch, PlaneUnavailable, SyncQueue, WorkerThread, run, run_worker, thunk
+from lakeshore.worker.loop import Event
+
+
+def here(fn):
+    """A call that this process's registry answers with `fn`, which may use what cannot travel."""
+
+    def stand_in():
+        raise AssertionError("the registry comes first")
+
+    call = thunk(stand_in)
+    return call, {call.__envelope__(id="x", plane=None, key=None, parent=None).fn["qualname"]: fn}
+
+
+def wait_until(condition, timeout=10.0):
+    until = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"lease": 0}, "lease"),
+        ({"lease": float("nan")}, "lease"),
+        ({"retries": -1}, "retries"),
+        ({"retries": 1.5}, "retries"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"isolation": "docker"}, "inline or process"),
+        ({"runtime_policy": "exact"}, "strict, minor or off"),
+        ({"allow_modules": "json"}, "list of module names"),
+        ({"poll": -1}, "poll"),
+        ({"grace": "soon"}, "grace"),
+        ({"root": __file__}, "is a file"),
+    ],
+)
+def test_a_bad_option_is_named_and_nothing_is_claimed(q, plane, option, told):
+    q.submit(thunk(lambda: 1))
+    with pytest.raises(ValueError, match=told):
+        run_worker(q, once=True, **option)
+    assert plane.count("gpu") == 1
+
+
+def test_once_runs_at_most_one_and_never_waits(q):
+    assert run_worker(q, once=True) == 0
+    q.submit(thunk(lambda: 1), delay=60)
+    began = time.monotonic()
+    assert run_worker(q, once=True) == 0
+    assert time.monotonic() - began < 0.5
+    for _ in range(3):
+        q.submit(thunk(lambda: 1))
+    assert run_worker(q, once=True) == 1
+    assert q.count() == 3
+
+
+def test_a_drain_runs_all_in_order_with_one_commit_between(q, plane, tmp_path):
+    log = tmp_path / "log"
+
+    def note(n):
+        with log.open("a") as file:
+            file.write(f"{n} ")
+
+    for n in range(10):
+        q.submit(thunk(note, n))
+    claims = []
+    claim = plane.claim
+    plane.claim = lambda *args, **options: claims.append(1) or claim(*args, **options)
+    executed = run_worker(q, stop=lambda: plane.count("gpu", "succeeded") == 10)
+    assert executed == 10
+    assert log.read_text() == "0 1 2 3 4 5 6 7 8 9 "
+    assert len(claims) <= 3
+
+
+def test_stop_is_asked_before_the_next_claim(q, plane):
+    for _ in range(5):
+        q.submit(thunk(lambda: 1))
+    started = []
+    executed = run_worker(
+        q,
+        stop=lambda: len(started) == 2,
+        on_event=lambda event: event.kind == "started" and started.append(event),
+    )
+    assert executed == 2
+    assert (plane.count("gpu"), plane.count("gpu", "running")) == (3, 0)
+
+
+def test_stop_acts_within_a_second_on_an_idle_worker(q):
+    halt = threading.Event()
+    thread = threading.Thread(target=run_worker, args=(q,), kwargs={"stop": halt.is_set})
+    thread.start()
+    time.sleep(0.05)
+    halt.set()
+    thread.join(1.0)
+    assert not thread.is_alive()
+
+
+def test_an_idle_worker_wakes_for_a_job_at_once(q):
+    with WorkerThread(q):
+        time.sleep(0.1)
+        began = time.monotonic()
+        assert q.call(thunk(lambda: 7)) == 7
+        assert time.monotonic() - began < 0.2
+
+
+def test_an_idle_worker_costs_next_to_nothing(tmp_path):
+    plane = Dispatch(str(tmp_path / "d.sqlite"))
+    with WorkerThread(SyncQueue("gpu", dispatch=plane)):
+        time.sleep(0.3)
+        before = time.process_time()
+        time.sleep(2.0)
+        assert time.process_time() - before < 0.02
+    plane.close()
+
+
+# -- bodies that are stopped
+
+
+@pytest.fixture
+def spin():
+    def spin():
+        while True:
+            pass
+
+    return spin
+
+
+def test_a_cancelled_body_is_stopped_and_the_next_job_runs(q, plane, spin):
+    with WorkerThread(q) as worker:
+        inv = q.submit(thunk(spin))
+        wait_until(lambda: worker.current == inv)
+        q.cancel(inv)
+        assert q.call(thunk(lambda: "next"), timeout=5) == "next"
+    assert plane.get(inv)["state"] == "cancelled"
+
+
+def test_a_cancelled_generator_is_closed(q, tmp_path):
+    mark = tmp_path / "closed"
+
+    def job():
+        try:
+            while True:
+                yield 1
+                time.sleep(0.01)
+        finally:
+            mark.touch()
+
+    with WorkerThread(q) as worker:
+        inv = q.submit(thunk(job))
+        wait_until(lambda: worker.current == inv)
+        q.cancel(inv)
+        wait_until(mark.exists)
+        wait_until(lambda: worker.current is None)
+
+
+def test_a_cancelled_async_body_is_cancelled(q, tmp_path):
+    mark = tmp_path / "cancelled"
+
+    async def job():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            mark.touch()
+            raise
+
+    with WorkerThread(q) as worker:
+        inv = q.submit(thunk(job))
+        wait_until(lambda: worker.current == inv)
+        q.cancel(inv)
+        wait_until(mark.exists)
+        wait_until(lambda: worker.current is None)
+
+
+def test_a_body_may_look_at_cancelled(q, plane):
+    def job():
+        while not run.cancelled:
+            time.sleep(0.005)
+        return "left"
+
+    with WorkerThread(q) as worker:
+        inv = q.submit(thunk(job))
+        wait_until(lambda: worker.current == inv)
+        q.cancel(inv)
+        wait_until(lambda: worker.current is None)
+    assert plane.get(inv)["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "generator"])
+def test_a_timeout_fails_the_job_with_where_it_was(q, plane, drain, kind, spin):
+    async def forever():
+        await asyncio.sleep(60)
+
+    def slowly():
+        while True:
+            yield 1
+            time.sleep(0.01)
+
+    job = {"sync": spin, "async": forever, "generator": slowly}[kind]
+    inv = q.submit(thunk(job).with_options(timeout=0.2))
+    began = time.monotonic()
+    drain(retries=0)
+    assert time.monotonic() - began < 2
+    row = plane.get(inv)
+    assert row["error"].startswith("TimeoutError: the body ran longer than its timeout of 0.2 s")
+    if kind == "sync":
+        assert "in spin" in row["traceback"]
+    if kind == "generator":
+        got = []
+        with pytest.raises(Exception, match="TimeoutError"):
+            for value in q.stream(inv, timeout=1):
+                got.append(value)
+        assert len(got) > 3
+
+
+def test_a_timed_out_job_is_tried_again(q, plane, drain, tmp_path):
+    flag = tmp_path / "flag"
+
+    def job():
+        if not flag.exists():
+            flag.touch()
+            while True:
+                pass
+        return "second"
+
+    inv = q.submit(thunk(job).with_options(timeout=0.1))
+    assert drain(retries=1) == 2
+    assert q.result(inv) == "second"
+
+
+def test_the_lease_is_kept_while_a_body_runs(q, plane):
+    def job():
+        time.sleep(1.2)
+        return run.attempt
+
+    inv = q.submit(thunk(job))
+    with WorkerThread(q, lease=0.3), WorkerThread(q, lease=0.3):
+        assert q.result(inv, timeout=5) == 1
+    assert plane.get(inv)["losses"] == 0
+
+
+def test_a_stale_claim_is_dropped_quietly(q, plane):
+    """Its lease lapsed unseen (as after SIGSTOP) and another has the job: nothing of the first is kept."""
+    entered, go = threading.Event(), threading.Event()
+    call, registry = here(lambda: (entered.set(), go.wait(5), "stale")[-1])
+    events = []
+    inv = q.submit(call)
+    with WorkerThread(q, lease=60, on_event=events.append, registry=registry):
+        assert entered.wait(5)
+        plane.cancel(inv)
+        plane.requeue(inv)
+        taken = plane.claim("gpu", "other")
+        assert taken.id == inv
+        go.set()
+        wait_until(lambda: any(event.kind == "ended" for event in events))
+    assert plane.get(inv)["worker_id"] == "other"
+    assert [event.ending for event in events if event.kind == "ended"] == ["lost"]
+    plane.ack(inv, "other", result=b"\x01", fence=taken.fence)
+    assert q.result(inv) == 1
+
+
+# -- draining
+
+
+def test_a_drain_lets_the_body_finish_within_its_grace(q):
+    inv = q.submit(thunk(lambda: time.sleep(0.5) or "done"))
+    worker = WorkerThread(q).start()
+    wait_until(lambda: worker.current == inv)
+    assert worker.stop()
+    assert q.result(inv) == "done"
+
+
+def test_past_its_grace_the_job_is_handed_back_uncounted(q, plane, spin):
+    inv = q.submit(thunk(spin))
+    worker = WorkerThread(q, grace=0.2).start()
+    wait_until(lambda: worker.current == inv)
+    assert worker.stop(timeout=5)
+    row = plane.get(inv)
+    assert (row["state"], row["attempt"]) == ("queued", 0)
+
+
+def test_stop_without_drain_hands_back_at_once(q, plane, spin):
+    inv = q.submit(thunk(spin))
+    worker = WorkerThread(q).start()
+    wait_until(lambda: worker.current == inv)
+    began = time.monotonic()
+    assert worker.stop(drain=False)
+    assert time.monotonic() - began < 1.5
+    assert plane.get(inv)["state"] == "queued"
+
+
+# -- outages
+
+
+class Flaky(Dispatch):
+    """A plane that is away for some calls of some verbs."""
+
+    def __init__(self):
+        super().__init__(":memory:")
+        self.away = {}
+
+    def _maybe(self, verb):
+        if self.away.get(verb, 0) > 0:
+            self.away[verb] -= 1
+            raise PlaneUnavailable(f"{verb}: the disk is full")
+
+    def claim(self, *args, **options):
+        self._maybe("claim")
+        return super().claim(*args, **options)
+
+    def ack(self, *args, **options):
+        self._maybe("ack")
+        return super().ack(*args, **options)
+
+    def heartbeat(self, *args, **options):
+        self._maybe("heartbeat")
+        return super().heartbeat(*args, **options)
+
+
+def test_an_absent_plane_is_waited_for_and_the_result_delivered():
+    plane = Flaky()
+    q = SyncQueue("gpu", dispatch=plane)
+    plane.away = {"claim": 1, "ack": 3, "heartbeat": 2}
+    events = []
+    inv = q.submit(thunk(lambda: time.sleep(0.4) or 5))
+    with WorkerThread(q, lease=0.9, on_event=events.append):
+        assert q.result(inv, timeout=10) == 5
+    assert plane.get(inv)["attempt"] == 1
+    assert [event.kind for event in events][:2] == ["plane_away", "plane_back"]
+
+
+def test_past_the_lease_the_result_is_dropped_and_the_worker_goes_on():
+    plane = Flaky()
+    q = SyncQueue("gpu", dispatch=plane)
+    plane.away = {"ack": 10**6, "heartbeat": 10**6}
+    events = []
+    inv = q.submit(thunk(lambda: 5))
+    with WorkerThread(q, lease=0.3, on_event=events.append):
+        wait_until(lambda: any(event.ending == "lost" for event in events))
+        plane.away = {}
+        assert q.result(inv, timeout=10) == 5
+    assert plane.get(inv)["attempt"] >= 2
+
+
+# -- the rest
+
+
+def test_a_chdir_moves_neither_root_nor_the_next_job(q, plane, tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+
+    def second():
+        run.write("out/x.txt").write_text("hi")
+        return ["out/x.txt", os.getcwd()]
+
+    q.submit(thunk(os.chdir, str(there)))
+    inv = q.submit(thunk(second))
+    run_worker(q, stop=lambda: plane.count("gpu", "succeeded") == 2)
+    assert q.result(inv) == ["out/x.txt", str(here)]
+    assert (here / "out/x.txt").exists()
+    assert not (there / "out").exists()
+
+
+def test_slots_work_side_by_side(q):
+    barrier = threading.Barrier(3)
+
+    call, registry = here(lambda: barrier.wait(5))
+    invs = [q.submit(call) for _ in range(3)]
+    with WorkerThread(q, concurrency=3, registry=registry) as worker:
+        assert sorted(q.result(inv, timeout=10) for inv in invs) == [0, 1, 2]
+    assert worker.executed == 3
+
+
+def test_the_registry_comes_first(q, drain):
+    call, registry = here(lambda: "registered")
+    inv = q.submit(call)
+    drain(registry=registry, allow_pickled=False)
+    assert q.result(inv) == "registered"
+
+
+def test_events_tell_start_and_end_and_may_raise(q):
+    events = []
+
+    def listen(event):
+        events.append(event)
+        raise RuntimeError("a listener's own fault")
+
+    inv = q.submit(thunk(lambda: 1 / 0).with_options(name="ratio"))
+    run_worker(q, once=True, retries=0, on_event=listen)
+    started, ended = events
+    assert started == Event("started", inv, "gpu", 1, "ratio")
+    assert (ended.ending, ended.detail) == ("failed", "ZeroDivisionError: division by zero")
+
+
+def test_ctrl_c_drains_and_a_second_one_hands_back(q, plane, spin):
+    inv = q.submit(thunk(spin))
+
+    def press():
+        wait_until(lambda: plane.get(inv)["state"] == "running")
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_worker(q)
+    assert plane.get(inv)["state"] == "queued"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_idle_workers_prune_what_may_go(q, plane, monkeypatch):
+    monkeypatch.setenv("LAKESHORE_KEEP", "0.01s")
+    monkeypatch.setattr("lakeshore.worker.loop.PRUNE_AFTER", 0.0)
+    inv = q.submit(thunk(lambda: 1))
+    with WorkerThread(q):
+        wait_until(lambda: plane.get(inv) is None)
