@@ -230,6 +230,12 @@ def _variable(text: str) -> str:
     return text
 
 
+def _text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("is empty")
+    return text
+
+
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
@@ -281,7 +287,7 @@ def _submit(p: Parser) -> None:
     p.add_argument(
         "-r", "--result", metavar="VAR", type=_variable, help="variable that gets the value; with --wait"
     )
-    p.add_argument("-n", "--name", help="the job's name; the function's without it")
+    p.add_argument("-n", "--name", type=_text, help="the job's name; the function's without it")
     p.add_argument("-k", "--key", help="submit at most once under this key; an existing job is shown instead")
     p.add_argument("-p", "--priority", type=_finite, default=0.0, help="higher runs earlier (default 0)")
     p.add_argument(
@@ -453,13 +459,16 @@ def flags(command: str) -> list[str]:
 
 
 def _flags(made: argparse.ArgumentParser) -> set[str]:
-    found: set[str] = set()
+    return {flag for each in _all(made) for action in each._actions for flag in action.option_strings}
+
+
+def _all(made: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of its own sub-commands."""
+    yield made
     for action in made._actions:
-        found.update(action.option_strings)
         if isinstance(action, argparse._SubParsersAction):
-            for sub in action.choices.values():
-                found |= _flags(sub)
-    return found
+            for inner in action.choices.values():
+                yield from _all(inner)
 
 
 def parse(command: str, words: list[str]) -> argparse.Namespace:
@@ -508,5 +517,5 @@ def overview() -> str:
         "",
     ]
     parts = [f"{name:<8} {what}" for name, (_, what) in COMMANDS.items()]
-    usages = [parser(name).format_help() for name in COMMANDS if name != "help"]
+    usages = [each.format_help() for name in COMMANDS for each in _all(parser(name))]
     return "\n".join([*head, *parts, "", *usages])

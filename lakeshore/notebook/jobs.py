@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -111,21 +112,13 @@ def scan(
         before = rows[-1]["id"]
 
 
-def wait(
-    plane: Plane,
-    ids: Sequence[str],
-    *,
-    timeout: float = math.inf,
-    on_interrupt: str = "detach",
-) -> list[Any]:
+def wait(plane: Plane, ids: Sequence[str], *, timeout: float = math.inf) -> list[Any]:
     """Wait until all jobs have ended and return their results.
 
     Parameters
     ----------
     timeout : float
         Seconds to wait at most.
-    on_interrupt : {"detach", "cancel"}
-        What Ctrl-C does to jobs that have not ended.
 
     Raises
     ------
@@ -133,30 +126,49 @@ def wait(
         When a job ended so: the first of them, once all have ended.
     WaitTimeout
         After `timeout` seconds.
-    Detached
-        On Ctrl-C.
     """
     deadline = time.monotonic() + timeout
     results: list[Any] = []
     failure: Exception | None = None
-    try:
-        for id in ids:
-            while True:
-                left = deadline - time.monotonic()
-                try:
-                    results.append(decode(plane.result(id, timeout=max(0.0, min(LOOK, left)))))
-                except (InvocationFailed, InvocationCancelled) as error:
-                    failure = failure or error
-                except WaitTimeout:
-                    if left > LOOK:
-                        continue
-                    raise _too_long(plane, ids, timeout) from None
-                break
-    except KeyboardInterrupt:
-        raise Detached(_let_go(plane, ids, on_interrupt)) from None
+    for id in ids:
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                results.append(decode(plane.result(id, timeout=max(0.0, min(LOOK, left)))))
+            except (InvocationFailed, InvocationCancelled) as error:
+                failure = failure or error
+            except WaitTimeout:
+                if left > LOOK:
+                    continue
+                raise _too_long(plane, ids, timeout) from None
+            break
     if failure is not None:
         raise failure
     return results
+
+
+@contextlib.contextmanager
+def interruptible(plane: Plane, ids: Sequence[str], on_interrupt: str = "detach") -> Iterator[None]:
+    """Let Ctrl-C end what is inside with a word on the jobs.
+
+    Parameters
+    ----------
+    ids : sequence of str
+        The jobs that are looked at.
+    on_interrupt : {"detach", "cancel"}
+        What Ctrl-C does to those that have not ended.
+
+    Raises
+    ------
+    Detached
+        On Ctrl-C.
+    """
+    try:
+        yield
+    except Detached:
+        raise
+    except KeyboardInterrupt:
+        raise Detached(_let_go(plane, ids, on_interrupt)) from None
 
 
 def _too_long(plane: Plane, ids: Iterable[str], timeout: float) -> WaitTimeout:

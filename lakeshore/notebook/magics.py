@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 
 from lakeshore import settings, wire
-from lakeshore.errors import NotSupported
+from lakeshore.errors import NotSupported, UnpackError
 from lakeshore.notebook import arguments, completion, jobs
 from lakeshore.notebook.cell import nearest
 from lakeshore.notebook.one_line import one_line
@@ -147,16 +147,22 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         plane = default_plane()
         id = jobs.resolve_one(plane, options.ref, names)
         row = plane.get(id) or {}
-        envelope = wire.Envelope.from_bytes(plane.envelope(id) or b"")
         result = row.pop("result", None)
         record = Record(row)
         for name in [n for n in record if n.endswith("_at") or n == "not_before"]:
             record[name] = None if record[name] is None else f"{record[name]:.3f} ({ago(record[name])})"
-        function = envelope.fn
-        record["function"] = function.get("where") or f"{function.get('module')}:{function.get('qualname')}"
-        record["transport"] = function.get("kind")
-        record["options"] = envelope.cfg or None
-        record["source"] = function.get("source")
+        try:
+            envelope = wire.Envelope.from_bytes(plane.envelope(id) or b"")
+        except UnpackError:
+            record["transport"] = "a plain payload, for a program that claims by hand"
+        else:
+            function = envelope.fn
+            record["function"] = (
+                function.get("where") or f"{function.get('module')}:{function.get('qualname')}"
+            )
+            record["transport"] = function.get("kind")
+            record["options"] = envelope.cfg or None
+            record["source"] = function.get("source")
         record["result_bytes"] = None if result is None else len(result)
         return Record({name: value for name, value in record.items() if value is not None})
 
@@ -182,13 +188,15 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         plane = default_plane()
         ids = [id for ref in options.refs for id in jobs.resolve(plane, ref, names)]
         timeout = math.inf if options.timeout is None else options.timeout
-        results = jobs.wait(plane, ids, timeout=timeout)
+        with jobs.interruptible(plane, ids):
+            results = jobs.wait(plane, ids, timeout=timeout)
         return results[0] if len(ids) == 1 else results
 
     def _result(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
         plane = default_plane()
         ids = jobs.resolve(plane, options.ref, names)
-        results = jobs.wait(plane, ids, timeout=options.timeout)
+        with jobs.interruptible(plane, ids):
+            results = jobs.wait(plane, ids, timeout=options.timeout)
         held = names.get(options.ref)
         if len(ids) == 1 and not isinstance(held, (list, tuple, dict)):
             return results[0]
@@ -299,13 +307,13 @@ def open_at(where: str) -> Plane:
             f"plane {where!r}: this version has no client for a control plane. Give a file's path"
         )
     environment = settings.read()
-    path = os.path.expanduser(where)  # noqa: PTH111 - ':memory:' is no path
-    if os.path.isdir(path):  # noqa: PTH112 - as above
-        path = os.path.join(path, environment.database.name)  # noqa: PTH118 - as above
+    if where == ":memory:":
+        return Dispatch(ns=environment.namespace)
+    path = Path(where).expanduser().absolute()
+    if path.is_dir():
+        path /= environment.database.name
     current = default_plane()
-    if path != ":memory:" and getattr(current, "path", None) == os.path.abspath(path):  # noqa: PTH100 - as above
-        return current
-    return Dispatch(path, ns=environment.namespace)
+    return current if getattr(current, "path", None) == path else Dispatch(path, ns=environment.namespace)
 
 
 def _where(plane: Plane) -> dict[str, Any]:

@@ -97,13 +97,12 @@ def submit(
         call.id = id
     answer = _ids(shape)
     shell.user_ns.update({name: answer for name in (*plan.targets, options.out, "_lakeshore") if name})
-    _say(plan, items, ids, options, plane)
-    panel = _show(plan, ids, options, plane)
-    if options.wait is not None:
-        with one_line():
-            results = _wait(panel, plane, ids, options)
-        if options.result:
-            shell.user_ns[options.result] = jobs.shaped(answer, iter(results))
+    with one_line(), jobs.interruptible(plane, ids, options.on_interrupt):
+        _say(plan, items, ids, options, plane)
+        panel = _show(plan, ids, options, plane)
+        results = None if options.wait is None else _wait(panel, plane, ids, options)
+    if options.result:
+        shell.user_ns[options.result] = jobs.shaped(answer, iter(results or ()))
 
 
 def _calls(
@@ -213,7 +212,7 @@ def _wait(panel: Any, plane: Plane, ids: list[str], options: argparse.Namespace)
     if panel is not None:
         panel.wait(None if options.wait == math.inf else options.wait, on_interrupt=options.on_interrupt)
     left = max(0.0, options.wait - (time.monotonic() - started))
-    return jobs.wait(plane, ids, timeout=left, on_interrupt=options.on_interrupt)
+    return jobs.wait(plane, ids, timeout=left)
 
 
 # -- what the user sees

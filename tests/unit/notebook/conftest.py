@@ -17,7 +17,7 @@ from lakeshore.planes.default import set_default_plane
 
 @dataclass
 class Cell:
-    """What running a cell gave."""
+    """What running a cell gave; `out` holds its displays as text too."""
 
     value: Any
     error: BaseException | None
@@ -36,7 +36,8 @@ class Notebook:
         with capture_output() as captured:
             result = self.shell.run_cell(text, store_history=True)
         error = result.error_before_exec or result.error_in_exec
-        return Cell(result.result, error, captured.stdout, captured.stderr)
+        shown = "".join(f"{output.data.get('text/plain', '')}\n" for output in captured.outputs)
+        return Cell(result.result, error, captured.stdout + shown, captured.stderr)
 
     def __call__(self, text: str) -> Any:
         """Run a cell that must not fail; returns its value."""
