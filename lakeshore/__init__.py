@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lakeshore.functions.track import track
     from lakeshore.functions.udf import UDF, udf
     from lakeshore.planes.contract import Claimed, Plane, Submission
+    from lakeshore.planes.http import HttpDispatch
     from lakeshore.planes.sqlite import Dispatch
     from lakeshore.queues.aio import Queue
     from lakeshore.queues.job import Job
@@ -78,6 +79,7 @@ _HOMES = {
     "functions.track": ("track",),
     "functions.udf": ("UDF", "udf"),
     "planes.contract": ("Claimed", "Plane", "Submission"),
+    "planes.http": ("HttpDispatch",),
     "planes.sqlite": ("Dispatch",),
     "queues.aio": ("Queue",),
     "queues.job": ("Job",),
@@ -98,6 +100,7 @@ __all__ = [
     "Claimed",
     "Dispatch",
     "DispatchError",
+    "HttpDispatch",
     "InvocationCancelled",
     "InvocationFailed",
     "Job",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 
 from lakeshore import settings
-from lakeshore.errors import NotSupported
 from lakeshore.planes.contract import Plane
+from lakeshore.planes.http import HttpDispatch
+from lakeshore.planes.http_address import stored_token
 from lakeshore.planes.sqlite import Dispatch
 from lakeshore.planes.sqlite_files import make_home
 
@@ -15,14 +16,17 @@ _default: Plane | None = None
 
 
 def default_plane() -> Plane:
-    """Return the process-default plane: the local file at ``$LAKESHORE_HOME/dispatch.sqlite``.
+    """Return the process-default plane: the control plane at LAKESHORE_URL, else the local file.
+
+    The token is LAKESHORE_CLIENT_TOKEN, else the one that a control plane on this machine left in
+    LAKESHORE_HOME for its own user. The file is ``$LAKESHORE_HOME/dispatch.sqlite``.
 
     Raises
     ------
     PlaneUnavailable
         When the file cannot be opened.
-    NotSupported
-        When LAKESHORE_URL names a control plane: this version has no client for one.
+    DispatchError
+        When LAKESHORE_URL or the token may not be used.
     """
     global _default
     with _lock:
@@ -34,10 +38,8 @@ def default_plane() -> Plane:
 def open_plane(environment: settings.Settings) -> Plane:
     """Open a new plane for these settings."""
     if environment.url:
-        raise NotSupported(
-            f"LAKESHORE_URL={environment.url!r}: this version has no client for a control plane yet. "
-            "Unset it to use the local file."
-        )
+        token = environment.token or stored_token(environment.home, environment.url)
+        return HttpDispatch(environment.url, token=token, namespace=environment.namespace)
     make_home(environment.home)
     return Dispatch(str(environment.database), ns=environment.namespace)
 

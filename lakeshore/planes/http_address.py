@@ -1,0 +1,225 @@
+"""Where a control plane is and what opens it: the base URL, the token that nothing shows, its file.
+
+A URL or token that may not be used is refused here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import ipaddress
+import json
+import logging
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, quote_plus, urlsplit
+
+from lakeshore.errors import DispatchError
+
+_LOGGERS: Final = (
+    "httpx",
+    "httpcore.connection",
+    "httpcore.http11",
+    "httpcore.http2",
+    "httpcore.proxy",
+    "httpcore.socks",
+)
+_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+|%20|\+)[^\s\"'<>,;&]+")
+
+
+class AddressError(DispatchError, ValueError):
+    """A base URL or token that a client may not use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A checked base URL.
+
+    Attributes
+    ----------
+    url : str
+        Without a trailing slash.
+    loopback : bool
+        Whether it is this machine.
+    secure : bool
+        Whether it is https.
+    """
+
+    url: str
+    loopback: bool
+    secure: bool
+
+    @classmethod
+    def read(cls, base_url: object, *, insecure: bool = False) -> Address:
+        """Check a base URL.
+
+        Raises
+        ------
+        AddressError
+            When it is no http or https URL, holds a user or password, a query or a fragment, or is plain
+            http to another machine without `insecure`. No message repeats what may be a secret.
+        """
+        if not isinstance(base_url, str):
+            raise AddressError(f"base_url: wants a str, got {type(base_url).__name__}")
+        try:
+            parts = urlsplit(base_url)
+            port = parts.port
+        except ValueError:
+            raise AddressError(
+                "base_url: no URL that can be read. Write https://HOST[:PORT][/PREFIX]."
+            ) from None
+        if "@" in parts.netloc:
+            raise AddressError(
+                "base_url: holds a user or password, which logs and proxies would see. "
+                "Write the URL without it, and pass token=."
+            )
+        if parts.query or parts.fragment or "?" in base_url or "#" in base_url:
+            raise AddressError("base_url: holds a query or fragment. Write https://HOST[:PORT][/PREFIX].")
+        text = base_url[:100]
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            raise AddressError(
+                f"base_url {text!r}: wants https://HOST[:PORT][/PREFIX], or http:// on loopback"
+            )
+        if not base_url.isascii() or re.search(r"[\x00-\x20\x7f\\\"<>^`{|}]|%(?![0-9A-Fa-f]{2})", base_url):
+            raise AddressError(f"base_url {text!r}: holds characters that a URL cannot. Percent-encode them.")
+        if any(part.replace("%2e", ".").replace("%2E", ".") in (".", "..") for part in parts.path.split("/")):
+            raise AddressError(f"base_url {text!r}: its path climbs. Write it without . and ..")
+        loopback, secure = _is_loopback(parts.hostname), parts.scheme == "https"
+        if not (secure or loopback or insecure):
+            raise AddressError(
+                f"base_url {text!r}: plain http would show the token and every job to the network. "
+                "Use https://, or pass insecure=True where the network itself is trusted."
+            )
+        return cls(f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}", loopback, secure)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+class Secret:
+    """A token that no repr, log record or message shows.
+
+    Parameters
+    ----------
+    token : str or None
+        None for a control plane without tokens.
+
+    Raises
+    ------
+    AddressError
+        When it cannot be a header's value; the message does not repeat it.
+    """
+
+    __slots__ = ("_pattern", "_token")
+
+    def __init__(self, token: str | None) -> None:
+        if token is not None and not isinstance(token, str):
+            raise AddressError(f"token: wants a str or None, got {type(token).__name__}")
+        token = token.strip() if token else None
+        if token and re.search(r"[^\x21-\x7e]", token):
+            raise AddressError("token: holds a character that no token has. Copy it again, on one line.")
+        self._token = token or None
+        self._pattern = None if self._token is None else _spellings(self._token)
+        if self._pattern is not None:
+            _hush(self._pattern)
+
+    def __repr__(self) -> str:
+        return "Secret(***)" if self._token else "Secret(None)"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a token is not pickled: make the HttpDispatch where it is used")
+
+    def headers(self) -> dict[str, str]:
+        """Return the one header that carries the token."""
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def scrub(self, text: str) -> str:
+        """Return `text` without the token, however it is spelled."""
+        if self._pattern is not None:
+            text = self._pattern.sub("***", text)
+        return _BEARER.sub(r"\1 ***", text)
+
+
+def _spellings(token: str) -> re.Pattern[str]:
+    spelled = {
+        token,
+        quote(token, safe=""),
+        quote_plus(token),
+        html.escape(token),
+        json.dumps(token)[1:-1],
+        repr(token)[1:-1],
+        base64.b64encode(token.encode()).decode().rstrip("="),
+    }
+    return re.compile(
+        "|".join(re.escape(each) for each in sorted(spelled, key=len, reverse=True)), re.IGNORECASE
+    )
+
+
+class _Hush(logging.Filter):
+    """Takes tokens out of what the HTTP library logs: at DEBUG it shows the headers a server echoed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patterns: dict[str, re.Pattern[str]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        told = record.getMessage()
+        clean = told
+        for pattern in list(self.patterns.values()):
+            clean = pattern.sub("***", clean)
+        if clean != told:
+            record.msg, record.args = clean, None
+        return True
+
+
+_HUSH: Final = _Hush()
+
+
+def _hush(pattern: re.Pattern[str]) -> None:
+    _HUSH.patterns[pattern.pattern] = pattern
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_HUSH)
+
+
+def token_file(home: Path, url: str) -> Path:
+    """Return where the token for the control plane at `url` is kept on its own machine."""
+    return home / "tokens" / quote(Address.read(url, insecure=True).url, safe="")
+
+
+def stored_token(home: Path, url: str) -> str | None:
+    """Return the token that a control plane on this machine left for its own user, or None.
+
+    Raises
+    ------
+    DispatchError
+        When the file is there, but is not the user's own or others may read it.
+    """
+    path = token_file(home, url)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise DispatchError(
+            f"token file {path}: cannot be read ({exc.strerror}). Remove it, or fix it."
+        ) from exc
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise DispatchError(f"token file {path}: others could read or replace it. Run chmod 600 on it.")
+        text = file.read(4097)
+    if len(text) > 4096 or not text.isascii():
+        raise DispatchError(f"token file {path}: holds no token. Remove it, or write the token again.")
+    return text.decode().strip() or None
