@@ -51,7 +51,7 @@ class Follower(threading.Thread):
 
     def __init__(self, database: Path, started: float) -> None:
         super().__init__(name="follower", daemon=True)
-        self._database, self._started = database, started
+        self._database, self._began = database, started
         self._ended = threading.Event()
         self.id: str | None = None
         self.error: Exception | None = None
@@ -68,7 +68,7 @@ class Follower(threading.Thread):
         self._ended.set()
 
     def _since(self) -> str:
-        return f"{time.time() - self._started:6.2f} s"
+        return f"{time.time() - self._began:6.2f} s"
 
     def _follow(self) -> None:
         from lakeshore import Dispatch, SyncQueue
