@@ -9,6 +9,7 @@ read as `pyarrow.Table.to_pandas` does.
 
 from __future__ import annotations
 
+import json
 import threading
 import warnings
 from collections.abc import Callable
@@ -76,6 +77,7 @@ def _encode(value: Any) -> bytes:
 
     index = value if isinstance(value, pd.Index) else value.index
     extra: dict[str, Any] = {"kind": "index", "names": list(index.names)}
+    extra["multi"] = isinstance(index, pd.MultiIndex)
     columns: dict[str, Any] = {}
     if isinstance(value, pd.DataFrame):
         extra["kind"] = "frame"
@@ -132,8 +134,7 @@ def decode_pandas(body: bytes) -> Any:
     _nesting.level = level + 1
     try:
         table = decode_arrow(body)
-        for field in table.schema:
-            _check_type(field.type, nested=False)
+        _check_types(table.schema)
         packed = (table.schema.metadata or {}).get(_KEY)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -181,12 +182,23 @@ def _index(levels: list[Any], extra: dict[str, Any]) -> Any:
     if not levels:
         steps = extra["range"]
         return pd.RangeIndex(steps.start, steps.stop, steps.step)
-    if len(levels) > 1 or len(extra["names"]) > 1:
+    if extra["multi"]:
         return pd.MultiIndex.from_arrays(levels)
     index = pd.Index(levels[0], dtype=object if levels[0].dtype == object else None)
     if extra["freq"] is not None and not isinstance(index, pd.PeriodIndex):
         index.freq = extra["freq"]
     return index
+
+
+def _check_types(schema: Any) -> None:
+    from pyarrow import types
+
+    known = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("columns", [])
+    target = {column["field_name"]: column["numpy_type"] for column in known}
+    for field in schema:
+        _check_type(field.type, nested=False)
+        if types.is_dictionary(field.type) and "int" not in target.get(field.name, "int"):
+            raise ValueError("a pandas column of categories cannot be decoded as another dtype")
 
 
 def _check_type(kind: Any, *, nested: bool) -> None:
@@ -195,8 +207,7 @@ def _check_type(kind: Any, *, nested: bool) -> None:
 
     if types.is_run_end_encoded(kind) or str(kind).endswith("_view") or "_view<" in str(kind):
         raise ValueError(f"a pandas column of Arrow type {kind} cannot be decoded safely")
-    empty = types.is_fixed_size_binary(kind) and kind.byte_width == 0
-    if nested and (types.is_null(kind) or types.is_dictionary(kind) or empty):
+    if nested and types.is_dictionary(kind):
         raise ValueError(f"a pandas column that nests Arrow type {kind} cannot be decoded safely")
     for child in _children(kind):
         _check_type(child, nested=True)
@@ -223,8 +234,6 @@ def _difference(a: Any, b: Any) -> str | None:
         return f"it would be a {type(b).__name__}"
     if isinstance(a, pd.Index):
         return _index_difference(a, b)
-    if a.attrs != b.attrs or a.flags.allows_duplicate_labels != b.flags.allows_duplicate_labels:
-        return "attrs or flags"
     index = _index_difference(a.index, b.index)
     if index:
         return f"its index: {index}"
