@@ -1,7 +1,8 @@
 """Runs 01_training_stream.ipynb in a real kernel and prints what its job streams, as it is journalled.
 
-`python3 tasks.py demo` starts it. A worker process (`python -m lakeshore.daemon`), the kernel and this
-reader share one SQLite file; the reader follows from outside and learns of the job from that file alone.
+`python3 tasks.py demo` starts it. The kernel submits, the worker process that the notebook starts
+(`python -m lakeshore.daemon`) runs the job, and this third process follows it from outside: they share
+nothing but one SQLite file.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import threading
@@ -104,21 +104,13 @@ def main() -> int:
     database = home / "dispatch.sqlite"
     saved = options.out / NOTEBOOK.name
 
-    say(f"one SQLite file for all: {database}")
-    command = [sys.executable, "-m", "lakeshore.daemon", "--queue", QUEUE, "--root", str(home)]
-    with (home / "worker.log").open("wb") as log:
-        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    say(f"worker process {worker.pid}: python -m lakeshore.daemon --queue {QUEUE}")
+    say(f"kernel, worker and this reader share one SQLite file: {database}")
     follower = Follower(database, options.started)
     follower.start()
     say(f"running {NOTEBOOK.relative_to(HERE.parent)} in a kernel")
-    try:
-        execute(NOTEBOOK, saved, home)
-        follower.stop()
-        follower.join(60)
-    finally:
-        worker.terminate()
-        worker.wait(60)
+    execute(NOTEBOOK, saved, home)
+    follower.stop()
+    follower.join(60)
     if follower.error is not None:
         raise follower.error
     if follower.id is None:
