@@ -132,7 +132,7 @@ def captured(
     for index, argument in enumerate(args):
         yield Captured(f"args[{index}]", "argument", argument, None)
     for name, argument in kwargs.items():
-        yield Captured(f"kwargs[{name!r}]", "argument", argument, None)
+        yield Captured(f'kwargs["{name}"]', "argument", argument, None)
     seen: set[int] = set()
     queue: deque[object] = deque([fn])
     while queue:

@@ -76,15 +76,32 @@ def _look(module: ModuleType, name: str, file: str | None) -> bool:
     if name in _DYNAMIC:
         return False
     top = name.partition(".")[0]
-    if name in sys.builtin_module_names or top in sys.stdlib_module_names or top == _OURS:
-        return True  # every worker has lakeshore, also where it runs from a checkout
-    if file is not None:
-        return _under_installed(file) or _by_editable_finder(top)
-    if any(_under_installed(path) for path in list(getattr(module, "__path__", ()))):
+    if top == _OURS:  # every worker has lakeshore, also where it runs from a checkout
         return True
-    # made by its package at run time (torch.ops, six.moves): as importable as the package is
+    if top in sys.stdlib_module_names or name in sys.builtin_module_names:
+        return file is None or _under_installed(file)
+    if _by_editable_finder(top):
+        return True
     package = sys.modules.get(top)
-    return package is not None and package is not module and is_installed(package)
+    home = getattr(package, "__file__", None)
+    if home is not None:
+        # a package's own path finds its parts, wherever they lie or however they were made
+        return _importable_as(top, home)
+    if file is not None:
+        return _importable_as(name, file)
+    return any(_under_installed(path) for path in list(getattr(module, "__path__", ())))
+
+
+def _importable_as(name: str, file: str) -> bool:
+    """Whether `file` lies where an installed module of this name lies."""
+    real = os.path.realpath(file)
+    for root in _installed_roots():
+        if real.startswith(root):
+            *folders, leaf = Path(real[len(root) :]).parts
+            leaf = leaf.partition(".")[0]
+            if name.split(".") == (folders if leaf == "__init__" else [*folders, leaf]):
+                return True
+    return False
 
 
 def reference_of(fn: object) -> tuple[str, str] | None:

@@ -152,19 +152,27 @@ def source_text(fn: object) -> str | None:
     return None if block is None else block.text
 
 
-def label_of(fn: object) -> str:
-    """Return the name that people know `fn` by."""
+def qualname_of(fn: object) -> str:
+    """Return the qualified name of a function, or of the one that a callable stands for."""
+    name = getattr(fn, "__qualname__", None)
+    if isinstance(name, str):
+        return name
     function = inner_function(fn)
-    return getattr(fn, "__qualname__", None) or (function.__qualname__ if function else type(fn).__qualname__)
+    return type(fn).__qualname__ if function is None else function.__qualname__
+
+
+def label_of(fn: object) -> str:
+    """Return the name that people know `fn` by: its qualified name from the last ``<locals>`` on."""
+    return qualname_of(fn).rpartition("<locals>.")[2]
 
 
 def where(fn: object) -> str:
     """Return ``"qualname (file:line)"``."""
     function = inner_function(fn)
     if function is None:
-        return f"{label_of(fn)} (builtin)"
+        return f"{qualname_of(fn)} (builtin)"
     code = function.__code__
-    return f"{label_of(fn)} ({shown_file(code.co_filename)}:{code.co_firstlineno})"
+    return f"{qualname_of(fn)} ({shown_file(code.co_filename)}:{code.co_firstlineno})"
 
 
 _blocks: WeakKeyDictionary[CodeType, Block] = WeakKeyDictionary()

@@ -30,6 +30,7 @@ from lakeshore.functions.source import (
     Block,
     block_of,
     label_of,
+    qualname_of,
     register_lines,
     source_hash,
     source_text,
@@ -155,7 +156,7 @@ def by_value(
         "blob": blob,
         "hash": f"sha256:{hashlib.sha256(blob).hexdigest()}",
         "source": source_text(body),
-        "qualname": label,
+        "qualname": qualname_of(fn),
         "where": where(body),
         "runtime": dict(_STAMP),
     }
@@ -186,8 +187,9 @@ class _Discard(io.RawIOBase):
         self.size = 0
 
     def write(self, data: Any) -> int:
-        self.size += len(data)
-        return len(data)
+        count = memoryview(data).nbytes
+        self.size += count
+        return count
 
 
 def _size(value: object) -> int:
