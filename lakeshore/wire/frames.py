@@ -14,7 +14,7 @@ from lakeshore.wire.codecs import plain_packb
 from lakeshore.wire.values import MAX_DEPTH, decode, pack, unpack
 
 CHUNK_SIZE = 1024 * 1024
-MAX_FRAME_BYTES = 2**31 - 1
+MAX_FRAME_BYTES = 512 * 1024 * 1024
 _ARRAYS = (0x94, 0xDC, 0xDD)  # how an array of 4 can begin
 
 
@@ -184,12 +184,14 @@ class FrameReader:
         self._max = max_frame_bytes
         self._bytes = bytearray()
         self._failed: UnpackError | None = None
-        self._restart()
-
-    def _restart(self) -> None:
         # `skip` finds where a frame ends, allocates nothing, and goes on where the bytes had ended
-        self._scan = msgpack.Unpacker(max_buffer_size=0)
+        self._scan = msgpack.Unpacker(max_buffer_size=2**31 - 1)
         self._done = 0
+
+    @property
+    def pending(self) -> int:
+        """How many bytes of an unfinished frame are held; not 0 where a stream ends means that it was cut."""
+        return len(self._bytes)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take more bytes and return the frames that are now whole.
@@ -197,7 +199,8 @@ class FrameReader:
         Raises
         ------
         UnpackError
-            When the stream holds no frames, a damaged or an oversized one; again at each later call.
+            When the stream holds no frames, a damaged or an oversized one; after the whole frames that
+            came before it were returned, so maybe at the next call, and again at each later one.
         """
         if self._failed is not None:
             raise UnpackError(str(self._failed))
@@ -214,7 +217,7 @@ class FrameReader:
 
     def _take(self, data: memoryview, frames: list[Frame]) -> None:
         self._bytes += data
-        self._scan.feed(data)
+        self._scan.feed(data)  # cannot overflow: what is unread stays below the limit, checked at the end
         while self._bytes:
             if self._bytes[0] not in _ARRAYS:
                 raise UnpackError("not a frame stream: a frame begins as a list of kind, seq, body, meta")

@@ -156,8 +156,11 @@ def _pack_walking(value: Any, at: str) -> bytes:
         reason = str(e)
     except RecursionError:
         reason = f"{_TOO_DEEP}, or deeper than Python's recursion limit leaves room for here. Flatten it"
-    except RuntimeError as e:
-        reason = f"it changed while it was packed ({e}); pack a copy"
+    except MemoryError:
+        raise
+    except Exception as e:  # noqa: BLE001 - a value's own code ran: its length, its iteration, its class
+        changed = "changed" in str(e) and "iteration" in str(e)
+        reason = f"{'it changed while it was packed' if changed else 'it failed'} ({type(e).__name__}: {e})"
     where = at + _where(path)
     raise PackError(f"cannot pack value{' at ' + where if where else ''}: {reason}")
 
@@ -187,6 +190,8 @@ def _plain(value: Any, path: list[tuple[str, Any]], above: set[int]) -> Any:
             table[plain_key] = _plain(item, path, above)
             path.pop()
         above.discard(id(value))
+        if len(table) != len(value):
+            raise Refused("two of its keys look the same on the wire (is one a NaN?)")
         return table
     items = []
     for index, item in enumerate(_items(value)):
@@ -303,7 +308,9 @@ def decode(data: bytes, depth: int) -> Any:
             if len(data) > depth:  # a level takes a byte at least
                 _check(value, depth, asked=False)
         except _Walk:
-            value = _resolve(load(data, ExtType), depth)
+            box = [load(data, ExtType)]
+            _resolve(box, 0, depth)
+            value = box[0]
     except UnpackError:
         raise
     except RecursionError as e:
@@ -380,31 +387,36 @@ _NESTING_CODES = frozenset(_NESTING.values())
 _hooks: list[Callable[[int, bytes], Any]] = [_make_hook(level) for level in range(_FAST_EXTS + 1)]
 
 
-def _resolve(value: Any, room: int) -> Any:
-    """Return `value` with its ExtTypes decoded; one Python frame a level, and none of C's stack."""
-    kind = type(value)
-    code = None
-    if kind is ExtType:
+def _resolve(box: list[Any], at: int, room: int) -> None:
+    """Decode the ExtTypes of ``box[at]`` in place: one Python frame a level, none of C's stack.
+
+    The box lets go of the encoded bytes before the next level's are made, so nesting does not multiply them.
+    """
+    value, code = box[at], None
+    if type(value) is ExtType:
         code, data = value
+        box[at] = value = None
         if code not in _NESTING_CODES:
-            return _decode_leaf(code, data)
+            box[at] = _decode_leaf(code, data)
+            return
         value = load(data, ExtType)
+        del data
         if type(value) is not list:
-            return _build(code, value)
-        kind = list
-    if kind is not list and kind is not dict:
-        return value
+            _build(code, value)  # raises
+    elif type(value) is not list and type(value) is not dict:
+        return
     if room <= 0:
         raise UnpackError(f"cannot unpack: {_TOO_DEEP}")
-    if kind is dict:
-        table = {}
-        for key, item in value.items():
-            table[_resolve(key, room - 1)] = _resolve(item, room - 1)
-        return table
-    for index, item in enumerate(value):
-        if type(item) is ExtType or type(item) is list or type(item) is dict:
-            value[index] = _resolve(item, room - 1)
-    return value if code is None else _build(code, value)
+    is_map = type(value) is dict
+    items = [*value.keys(), *value.values()] if is_map else value
+    box[at] = value = None
+    for index in range(len(items)):
+        _resolve(items, index, room - 1)
+    if is_map:
+        half = len(items) // 2
+        box[at] = dict(zip(items[:half], items[half:], strict=True))
+    else:
+        box[at] = items if code is None else _build(code, items)
 
 
 def _decode_leaf(code: int, data: bytes) -> Any:

@@ -148,7 +148,7 @@ def test_forged_arrays():
         for value in (np.arange(4.0), np.array(["ab", "c"]), records, np.float64(1)):
             blob = wire.pack(value)
             swaps = [(b"<f8", b"|O8"), (b"<f8", b"O,O"), (b"<U2", b"|O8"), (b"|S3", b"|O8")]
-            flips = range(256)
+            flips = (0, 1, 0x20, 0x4F, 0x7C, 0x7F, 0x80, 0x92, 0xC0, 0xC7, 0xD4, 0xFF)
             forged = [blob.replace(a, b) for a, b in swaps]
             forged += [blob[:n] + bytes([byte]) + blob[n + 1 :] for n in range(len(blob)) for byte in flips]
             for data in forged:
@@ -234,6 +234,7 @@ def test_odd_tensors(make):
         ("torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)", "qint8"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_tensors_without_a_form_are_refused_by_name(make, name):
     torch = pytest.importorskip("torch")
     with pytest.raises(PackError, match=name):

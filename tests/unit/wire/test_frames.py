@@ -139,6 +139,14 @@ def test_reader_takes_random_cuts(dice):
     assert got == [Frame.from_bytes(frame) for frame in STREAM] * 2
 
 
+def test_pending_tells_of_a_cut():
+    reader = FrameReader()
+    reader.feed(STREAM[0] + STREAM[1][:3])
+    assert reader.pending == 3
+    reader.feed(STREAM[1][3:])
+    assert reader.pending == 0
+
+
 def test_reader_is_linear_in_small_pieces():
     big = value_frames(b"x" * (CHUNK_SIZE - 10))[0]
     reader = FrameReader()

@@ -135,7 +135,7 @@ def test_a_plain_arrow_stream_is_read_as_a_frame():
     assert got.to_dict() == {"a": {"r": 1, "s": 2}}
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(

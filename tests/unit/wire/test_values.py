@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import tracemalloc
 import uuid
 import zoneinfo
 
@@ -65,7 +66,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
 @given(values)
 def test_any_value_goes_round(value):
     assert_same(round_trip(value), value)
@@ -230,6 +231,16 @@ def test_deep_extensions_are_refused_on_a_small_stack():
     finally:
         threading.stack_size(size)
     assert errors
+
+
+def test_nesting_does_not_multiply_the_bytes():
+    data = msgpack.packb(b"x" * (1 << 20))
+    for _ in range(400):
+        data = msgpack.packb([msgpack.ExtType(5, b"\x91" + data)])[1:]
+    tracemalloc.start()
+    unpack(data)
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
 
 
 def test_a_container_that_holds_itself_is_refused():
@@ -472,6 +483,23 @@ def test_a_dict_that_changes_while_it_is_packed():
     table["g"] = Growing(table)
     with pytest.raises(PackError, match="changed while"):
         pack(table)
+
+
+def test_two_keys_that_look_alike_are_not_lost():
+    nans = {decimal.Decimal("NaN"): 1, decimal.Decimal("NaN"): 2}
+    assert list(round_trip(nans).values()) == [1, 2]
+    with pytest.raises(PackError, match="keys"):
+        pack([nans, bytearray(b"walked")])
+
+
+def test_a_value_that_fails_when_asked_is_refused():
+    class Proxy:
+        @property
+        def __class__(self):
+            raise LookupError("no object")
+
+    with pytest.raises(PackError, match=r"\[0\].*LookupError: no object"):
+        pack([Proxy()])
 
 
 def test_numbers_keep_their_kind():
