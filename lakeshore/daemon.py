@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         threading.Thread(target=_drain_on_eof, name="lakeshore-eof", daemon=True).start()
     plane = _open(flags.namespace or environment.namespace, signals, once=flags.once)
     if plane is None:
-        return 0 if signals.count else 1
+        return 0 if signals.count else 3
     try:
         return _work(flags, environment, plane, signals)
     finally:

@@ -7,6 +7,7 @@ time limits and the grace of a draining worker kept. A plane that is away is no 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ LOOK: Final = 0.5
 """Seconds between two looks at a running job's row."""
 HANDED_BACK_AFTER: Final = 5.0
 """Seconds a draining worker waits for a body that was told to stop; then it gives the job back regardless."""
+AT_ONCE: Final = 1.0
+"""The same, where the worker was told to hand back at once."""
 
 _log = logging.getLogger("lakeshore.worker")
 
@@ -73,7 +76,8 @@ class Keeper:
     Parameters
     ----------
     drain : callable
-        Returns the seconds the running bodies still have once the worker drains, or None.
+        Returns the seconds the running bodies still have once the worker drains (minus infinity: hand
+        back at once), or None.
     stuck : callable, optional
         Called once a job was given back while its body went on.
     """
@@ -126,7 +130,7 @@ class Keeper:
             self._wake.wait(pause)
             self._wake.clear()
             pause = self._tick
-            left = self._drain()
+            left = self._time_left()
             with self._lock:
                 jobs = list(self._jobs)
             for job in jobs:
@@ -135,10 +139,16 @@ class Keeper:
                 except Exception:  # noqa: BLE001 - a fault here must not end all heartbeats
                     _log.exception("keeping %s failed", job.claimed.id)
 
+    def _time_left(self) -> float | None:
+        try:
+            return self._drain()
+        except Exception:  # noqa: BLE001 - a caller's `stop` that raises does so in the loop, which ends by it
+            return None
+
     def _look(self, job: Running, left: float | None) -> float:
         now = time.monotonic()
         if job.stopped_at:
-            self._press(job, now)
+            self._press(job, now, AT_ONCE if left == -math.inf else HANDED_BACK_AFTER)
         elif left is not None and left <= 0:
             self._stop(job, "release", now)
         elif job.deadline is not None and now >= job.deadline:
@@ -157,6 +167,7 @@ class Keeper:
         try:
             self._plane.heartbeat(job.claimed.id, job.worker_id, lease=self._lease, fence=job.claimed.fence)
         except ClaimLost:
+            job.beat_at = math.inf
             self._check(job, now, lost=True)
         except DispatchError as exc:
             if now < job.lease_until:
@@ -188,14 +199,14 @@ class Keeper:
             job.stopped_at = job.told_at = now
         job.door.stop(reason)
 
-    def _press(self, job: Running, now: float) -> None:
+    def _press(self, job: Running, now: float, patience: float) -> None:
         reason = job.door.reason
         if reason is None:
             return
         if now >= job.told_at + RESEND:
             job.told_at = now
             job.door.stop(reason)
-        if not job.door.in_thread or job.gone or now < job.stopped_at + HANDED_BACK_AFTER:
+        if not job.door.in_thread or job.gone or now < job.stopped_at + patience:
             return
         if reason == "release":
             self.hand_back(job)

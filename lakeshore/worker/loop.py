@@ -6,6 +6,7 @@ Errors of jobs become state, an absent plane is waited for, and only `stop` (or 
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import threading
@@ -222,7 +223,7 @@ class Worker:
         if not self.stopping():
             return None
         assert self._drain_from is not None
-        return 0.0 if self.at_once else self._drain_from + self.chosen.grace - time.monotonic()
+        return -math.inf if self.at_once else self._drain_from + self.chosen.grace - time.monotonic()
 
     # -- the run
 
@@ -447,7 +448,11 @@ class Slot:
         job, self.running = self.running, None
         if end.verb == "drop" or (job is not None and job.gone):
             return None
-        spec = None if worker.chosen.once or worker.stopping() else worker.spec
+        try:
+            spec = None if worker.chosen.once or worker.stopping() else worker.spec
+        except BaseException:  # a `stop` that raises ends the loop, not the job
+            end.apply(worker.plane, claimed, self.worker_id, None)
+            raise
         pause = 0.05
         while True:
             try:

@@ -97,6 +97,17 @@ def test_stop_is_asked_before_the_next_claim(q, plane):
     assert (plane.count("gpu"), plane.count("gpu", "running")) == (3, 0)
 
 
+def test_a_stop_that_raises_ends_the_loop_and_leaves_no_job_running(q, plane):
+    def stop():
+        if plane.count("gpu", "running"):
+            raise LookupError("mine")
+
+    inv = q.submit(thunk(lambda: "done"))
+    with pytest.raises(LookupError, match="mine"):
+        run_worker(q, stop=stop)
+    assert q.result(inv) == "done"
+
+
 def test_stop_acts_within_a_second_on_an_idle_worker(q):
     halt = threading.Event()
     thread = threading.Thread(target=run_worker, args=(q,), kwargs={"stop": halt.is_set})

@@ -1,0 +1,5 @@
+"""``python -m lakeshore.cli``: the command, where its script is not on the path."""
+
+from lakeshore.cli import main
+
+main()
