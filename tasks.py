@@ -177,9 +177,21 @@ def installers(target):
     pip = [PYTHON, "-m", "pip", "--disable-pip-version-check"]
     uv = shutil.which("uv")
     if uv:
-        yield [uv, "pip", "install", "--quiet", "--python", PYTHON, "-e", target]
+        yield [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", PYTHON, "-e", target]
     elif run([*pip, "install", "--quiet", "uv"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0:
-        yield [PYTHON, "-m", "uv", "pip", "install", "--quiet", "--python", PYTHON, "-e", target]
+        yield [
+            PYTHON,
+            "-m",
+            "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--compile-bytecode",
+            "--python",
+            PYTHON,
+            "-e",
+            target,
+        ]
     say("going on with pip, which is slower than uv")
     yield [*pip, "install", "--quiet", "-e", target]
 
