@@ -83,7 +83,8 @@ class Endings(Claims, Journals):
         verb = statement.partition("_")[0]
         final = None if frame is None else check_bytes(frame, "frame")
         spec = None if next is None else check_spec(next)
-        sampled = None if spec is None else self._sample(spec)
+        # A job that goes back to its queue is one to draw from, so that draw is made after it, in `_claim`.
+        sampled = None if spec is None or target is State.QUEUED else self._sample(spec)
 
         def work(tx: Transaction) -> Claimed | None:
             ended = tx.rows(statement, params)

@@ -1,0 +1,25 @@
+"""Every rule of the contract on every plane of this package, a test each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakeshore import Dispatch
+from lakeshore.conformance import check, rules
+from lakeshore.planes.contract import Plane
+
+
+@pytest.fixture(params=["memory", "file"])
+def make_plane(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Plane]:
+    if request.param == "memory":
+        return Dispatch
+    return lambda: Dispatch(tmp_path / "plane.sqlite")
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_rule(rule: str, make_plane: Callable[[], Plane]) -> None:
+    (outcome,) = check(make_plane, only=[rule])
+    assert outcome.ok, outcome.detail
