@@ -153,8 +153,8 @@ def record_html(state: PanelState, now: float) -> str:
     bar = _bar(state, now) if state.state not in TERMINAL else ""
     return (
         f'<style>{STYLE}</style><div class="lakeshore-panel lk-record" role="status" {_data(state)}>'
-        f"{_head(state, now)}{bar}{_numbers(state.metrics.values())}{notes_html(_record_notes(state))}"
-        f"{_error(state)}{figure}{_body(state, RECORD_ROWS, RECORD_LINES)}</div>"
+        f"{_head(state, now)}{bar}{_numbers(state.metrics.values())}{_error(state)}"
+        f"{notes_html(_record_notes(state))}{figure}{_body(state, RECORD_ROWS, RECORD_LINES)}</div>"
     )
 
 
@@ -208,7 +208,7 @@ def status_line(state: PanelState, now: float) -> str:
 
 def state_html(state: str) -> str:
     """Return a state as a dot with its word beside it."""
-    return f'<span class="lk-state lk-{escape(state)}">{escape(state)}</span>'
+    return f'<b class="lk-state lk-{escape(state)}">{escape(state)}</b>'
 
 
 def duration(seconds: float) -> str:
@@ -236,10 +236,10 @@ def _data(state: PanelState) -> str:
 
 
 def _head(state: PanelState, now: float) -> str:
-    name = f'<span class="lk-name">{escape(clip(state.name, 80))}</span>' if state.name else ""
+    name = f'<b class="lk-name">{escape(clip(state.name, 80))}</b> ' if state.name else ""
     facts = " · ".join(escape(fact) for fact in _facts(state, now))
     return (
-        f'<div class="lk-head">{state_html(state.state)}{name}<span class="lk-mute">{facts}</span>'
+        f'<div class="lk-head">{state_html(state.state)} {name}<span class="lk-mute">{facts}</span> '
         f'<span class="lk-id lk-mute" title="the invocation id">{escape(state.id)}</span></div>'
     )
 
@@ -319,8 +319,8 @@ def _numbers(metrics: Iterable[Metric]) -> str:
     if not metrics:
         return ""
     cells = "".join(
-        f'<span class="lk-num"><span class="lk-mute">{escape(clip(m.key, 40))}</span>'
-        f"<b>{escape(number(m.value))}</b>{sparkline(m.points)}</span>"
+        f'<span class="lk-num"><span class="lk-mute">{escape(clip(m.key, 40))}</span> '
+        f"<b>{escape(number(m.value))}</b>{sparkline(m.points)}</span> "
         for m in metrics[:METRICS_SHOWN]
     )
     over = len(metrics) - METRICS_SHOWN

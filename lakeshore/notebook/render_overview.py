@@ -77,7 +77,7 @@ def queue_html(state: QueueState, now: float) -> str:
         for w in state.workers[:LINES_SHOWN]
     )
     parts = [
-        f'<div class="lk-head"><span class="lk-name">{escape(clip(state.name, 80))}</span>{counts}</div>',
+        f'<div class="lk-head"><b class="lk-name">{escape(clip(state.name, 80))}</b> {counts}</div>',
         notes_html(state.notes),
         f'<div class="lk-body"><div>{_table(state.rows, now)}</div></div>' if state.rows else "",
         f'<div class="lk-body"><div><div class="lk-cap">workers</div><table>{workers}</table></div></div>'
@@ -112,14 +112,14 @@ def _group(state: GroupState, now: float) -> str:
     counts = _counts(state.rows)
     total, done = len(state.rows), sum(n for name, n in counts.items() if name in TERMINAL)
     words = " ".join(f"{state_html(name)} {n}" for name, n in counts.items() if n)
-    name = f'<span class="lk-name">{escape(clip(state.name, 80))}</span>' if state.name else ""
+    name = f'<b class="lk-name">{escape(clip(state.name, 80))}</b> ' if state.name else ""
     share = 100 * done / total if total else 0
     inner = f'<i style="width:{share:.1f}%"></i>'
     bar = f'<div class="lk-bar" role="progressbar" aria-valuenow="{share:.0f}">{inner}</div>'
     shown = _pick(state.rows)
     more = f'<div class="lk-cap">and {total - len(shown)} more</div>' if len(shown) < total else ""
     return (
-        f'<div class="lk-head">{name}<span class="lk-mute">{done} of {total} ended</span>{words}</div>'
+        f'<div class="lk-head">{name}<span class="lk-mute">{done} of {total} ended</span> {words}</div>'
         f"{bar if done < total else ''}{notes_html(state.notes)}"
         f'<div class="lk-body"><div>{_table(shown, now)}{more}</div></div>'
     )

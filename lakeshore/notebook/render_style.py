@@ -22,8 +22,8 @@ box-sizing:border-box;max-width:100%;overflow-wrap:anywhere;contain:content}
 .lakeshore-panel *{box-sizing:border-box}
 .lk-record{border:1px solid var(--lk-line);border-radius:6px;padding:8px 12px;margin:2px 0}
 .lk-live{contain:none}
-.lk-live .lk-top{position:sticky;top:0;background:var(--lk-bg);z-index:1;
-border-bottom:1px solid var(--lk-line);padding-bottom:6px}
+.lk-live .lk-top{position:sticky;top:0;background:var(--lk-bg);z-index:1;padding-bottom:6px}
+.lk-live .lk-top:not(:last-child){border-bottom:1px solid var(--lk-line)}
 .lk-live .lk-body{border-top:0;margin-top:0}
 .lk-head{display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline}
 .lk-head .lk-id{margin-left:auto}
@@ -45,7 +45,7 @@ font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px}
 @media (prefers-reduced-motion:reduce){.lk-bar>i.lk-any{animation:none;width:100%;opacity:.3}}
 .lk-nums{display:flex;flex-wrap:wrap;gap:2px 20px;margin:6px 0 2px}
 .lk-num{white-space:nowrap}
-.lk-num b{font-weight:600;margin-left:6px}
+.lk-num b{font-weight:600;margin-left:2px}
 .lk-num img{height:16px;width:64px;vertical-align:-3px;margin-left:8px}
 .lk-body{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22em),1fr));
 gap:6px 20px;align-items:end;

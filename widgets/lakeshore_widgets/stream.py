@@ -24,6 +24,7 @@ _CSS = (
     ".lakeshore-view{border:1px solid rgba(128,128,128,.28);border-radius:6px;padding:8px 12px;"
     "color:var(--jp-content-font-color1,var(--vscode-foreground,CanvasText))}"
     ".lakeshore-view :is(.widget-html-content,.jupyter-widget-html-content){line-height:1.5;width:100%}"
+    ".lakeshore-scroll{overflow-anchor:none}"
     ".lakeshore-buttons button{height:24px;line-height:22px;font-size:12px;padding:0 10px;color:inherit;"
     "background:transparent;border:1px solid rgba(128,128,128,.4);border-radius:4px;box-shadow:none}"
     ".lakeshore-buttons button:hover:enabled{border-color:currentColor}"
@@ -70,6 +71,8 @@ class StreamView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no ty
                 margin="0",
             ),
         )
+        # The content is new at each update: the browser's own anchoring would jump to what it finds instead.
+        scroller.add_class("lakeshore-scroll")
         shared = layout(width="auto", margin="0 6px 0 0")
         style = ipywidgets.ButtonStyle()
         self._buttons = {
