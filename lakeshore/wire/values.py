@@ -159,8 +159,12 @@ def _pack_walking(value: Any, at: str) -> bytes:
     except MemoryError:
         raise
     except Exception as e:  # noqa: BLE001 - a value's own code ran: its length, its iteration, its class
-        changed = "changed" in str(e) and "iteration" in str(e)
-        reason = f"{'it changed while it was packed' if changed else 'it failed'} ({type(e).__name__}: {e})"
+        what = "it failed"
+        if "recursion limit" in str(e):  # msgpack before 1.2 stops a level earlier
+            what = f"{_TOO_DEEP}, or deeper than this msgpack allows"
+        elif "changed" in str(e) and "iteration" in str(e):
+            what = "it changed while it was packed"
+        reason = f"{what} ({type(e).__name__}: {e})"
     where = at + _where(path)
     raise PackError(f"cannot pack value{' at ' + where if where else ''}: {reason}")
 

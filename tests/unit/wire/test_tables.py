@@ -173,7 +173,7 @@ def test_any_frame_goes_round_or_is_refused(columns, rows):
         (pl.DataFrame({"a": [1]}).lazy(), "collect"),
         (pl.DataFrame({"a": [object()]}), "cast"),
         (pa.array([1]), "pyarrow.table"),
-        (pa.record_batch({"a": [1]}), "from_batches"),
+        (pa.RecordBatch.from_pydict({"a": [1]}), "from_batches"),
         (Image.new("HSV", (1, 1)), "convert"),
         (Image.new("RGB", (0, 1)), "size"),
     ],
