@@ -26,6 +26,7 @@ PROGRESS_INTERVAL = 0.1
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _NAME_BYTES = 255
+_LONG_ROW = 1000
 _CURRENT: ContextVar[RunContext | None] = ContextVar("lakeshore_run", default=None)
 
 
@@ -322,6 +323,9 @@ def strings(value: object, depth: int = 8) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif depth and isinstance(value, (list, tuple)):
+        # a long row of numbers is data, and is not gone through in search of a key
+        if len(value) > _LONG_ROW and not isinstance(value[0], (str, list, tuple, dict)):
+            return
         for item in value:
             yield from strings(item, depth - 1)
     elif depth and isinstance(value, dict):

@@ -35,6 +35,10 @@ class BodyWrapper:
 
     fn: Callable[..., Any]
 
+    def by_parts(self) -> tuple[Any, ...]:
+        """Return ``(callable, arguments)`` that make it anew where it came by value."""
+        raise NotImplementedError
+
 
 def kind_of(fn: Callable[..., Any]) -> Kind:
     """Return the kind of a body without calling it.

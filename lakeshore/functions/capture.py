@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from lakeshore.functions.body import BodyWrapper
+from lakeshore.functions.reference import is_installed
 from lakeshore.functions.source import block_of, inner_function, label_of, shown_file
 
 LOOK_AT = 20_000
@@ -188,10 +189,10 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
             yield f" → {name.name}", name.value
     elif isinstance(value, BodyWrapper):
         yield "", value.fn
-    if isinstance(value, (ModuleType, FunctionType)):
+    if isinstance(value, FunctionType) or (isinstance(value, ModuleType) and is_installed(value)):
         return
     for name, item in list(getattr(value, "__dict__", {}).items()):
-        if not (isinstance(value, type) and name in ("__dict__", "__weakref__")):
+        if not (isinstance(value, (type, ModuleType)) and name.startswith("__")):
             yield f".{name}", item
     for owner in type(value).__mro__:
         slots = owner.__dict__.get("__slots__", ())
@@ -212,7 +213,7 @@ def path_to(root: object, culprit: object) -> str | None:
         for step, part in _parts(value):
             if part is culprit:
                 return path + step
-            if id(part) not in seen and not isinstance(part, (str, bytes, int, float, ModuleType)):
+            if id(part) not in seen and not isinstance(part, (str, bytes, int, float)):
                 seen.add(id(part))
                 keep.append(part)
                 queue.append((part, path + step))

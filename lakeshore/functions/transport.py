@@ -17,7 +17,7 @@ import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 from cloudpickle import cloudpickle as engine
@@ -301,6 +301,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if not is_installed(obj):
                 return self._reduce_module(obj)
         else:
+            if isinstance(obj, BodyWrapper):
+                named = by_reference(cast("Callable[..., Any]", obj)) is not None
+                return NotImplemented if named else obj.by_parts()
             if obj is sys.stdout or obj is sys.stderr:
                 return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
             self.last = obj
@@ -420,7 +423,19 @@ def _reduce_cached_property(value: functools.cached_property[Any]) -> Any:
     return functools.cached_property, (value.func,), state
 
 
+def dumps(value: object) -> bytes:
+    """Pickle any value as a by-value function's captures are."""
+    file = io.BytesIO()
+    _Pickler(file, "").dump(value)
+    return file.getvalue()
+
+
 # ---- in
+
+
+def loads(data: bytes) -> Any:
+    """Load what `dumps` made, its classes apart from those that live here."""
+    return _Unpickler(io.BytesIO(data)).load()
 
 
 class _Unpickler(pickle.Unpickler):

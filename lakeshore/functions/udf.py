@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import itertools
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import MethodType
@@ -15,9 +16,9 @@ from lakeshore.context import current
 from lakeshore.errors import WaitTimeout
 from lakeshore.functions.body import BodyWrapper, Kind, kind_of
 from lakeshore.functions.local import call_local
-from lakeshore.functions.reference import reference_of
+from lakeshore.functions.reference import is_installed, reference_of
 from lakeshore.functions.source import label_of
-from lakeshore.functions.thunk import Options, Thunk, check_call
+from lakeshore.functions.thunk import Options, Thunk
 from lakeshore.states import TERMINAL
 
 if TYPE_CHECKING:
@@ -88,11 +89,19 @@ class UDF(BodyWrapper, Generic[P, R]):
         return UDF(MethodType(self.fn, instance), self.queue, self.options)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        if reference_of(self) is not None and reference_of(self.fn) is not None:
-            from lakeshore.functions.transport import by_reference
+        name = reference_of(self)
+        module = sys.modules.get(getattr(self, "__module__", None) or "")
+        if name is not None and module is not None and is_installed(module):
+            return name[1]
+        if getattr(module, getattr(self, "__qualname__", ""), None) is not self:
+            return self.by_parts()
+        # A script's own function: a child process of the script finds it by name, any other by value.
+        from lakeshore.functions.transport import dumps
 
-            if by_reference(self) is not None:
-                return cast(str, self.__qualname__)  # type: ignore[attr-defined]
+        return _find_or_load, (self.__module__, self.__qualname__, dumps(self.by_parts()))
+
+    def by_parts(self) -> tuple[Any, ...]:
+        """Return how to make this UDF anew from its function; what a by-value pickle holds."""
         # a queue holds a plane, which stays here; its name says where to go
         return UDF, (self.fn, getattr(self.queue, "name", self.queue), self.options)
 
@@ -230,7 +239,6 @@ class UDF(BodyWrapper, Generic[P, R]):
         names = ("retries", "backoff", "timeout", "name")
         own = {name: options[f"_{name}"] for name in names if options.get(f"_{name}") is not None}
         chosen = Options(**own).over(self.options) if own else self.options
-        check_call(self.fn, args, kwargs)
         return Thunk(self, args, kwargs, chosen)
 
     def _queue(self, options: dict[str, Any]) -> SyncQueue:
@@ -246,6 +254,16 @@ class UDF(BodyWrapper, Generic[P, R]):
         if isinstance(queue, str):
             return SyncQueue(queue, dispatch=plane)
         return queue if plane is None else SyncQueue(queue.name, dispatch=plane)
+
+
+def _find_or_load(module: str, qualname: str, parts: bytes) -> UDF[..., Any]:
+    found = getattr(sys.modules.get(module), qualname, None)
+    if isinstance(found, UDF):
+        return found
+    from lakeshore.functions.transport import loads
+
+    make, arguments = loads(parts)
+    return cast("UDF[..., Any]", make(*arguments))
 
 
 def _placing(options: dict[str, Any]) -> dict[str, Any]:

@@ -142,6 +142,12 @@ def test_a_module_that_is_not_installed_travels_with_what_it_holds(module, tmp_p
     assert out.stdout == "[6, 6, True, 1]\n", out.stderr
 
 
+def test_what_such_a_module_holds_is_named_when_it_cannot_go(module):
+    m = module("ls_locked", "import threading\nclass Box: pass\nbox = Box()\nbox.lock = threading.Lock()\n")
+    with pytest.raises(CaptureError, match=r"closure variable 'm'.*'m\.box\.lock' is a _thread\.lock"):
+        describe(lambda: m.box)
+
+
 # ---- source hash
 
 

@@ -5,6 +5,7 @@ import contextvars
 import gc
 import inspect
 import pickle
+import subprocess
 import sys
 import timeit
 
@@ -318,6 +319,32 @@ def test_pickles_by_reference_and_by_value():
 
     copy = pickle.loads(cloudpickle.dumps(local_one))
     assert (copy.queue, copy.options.retries, copy.local(2)) == ("elsewhere", 2, "end")
+
+
+SCRIPT = """
+import multiprocessing, pickle, sys
+from lakeshore import udf
+
+@udf(queue="elsewhere")
+def half(x):
+    return x / 2
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(half.local, [8]), pool.apply(type(half).local, (half, 6)))
+    import cloudpickle
+    sys.stdout.flush()
+    sys.stdout.buffer.write(cloudpickle.dumps(half).hex().encode())
+"""
+
+
+def test_a_scripts_udf_pickles_for_its_children_and_for_strangers(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown, blob = done.stdout.splitlines()
+    assert shown == "[4.0] 3.0"
+    assert pickle.loads(bytes.fromhex(blob)).local(3) == 1.5
 
 
 def test_a_local_call_costs_microseconds():
