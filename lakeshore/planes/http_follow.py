@@ -219,8 +219,9 @@ class Following:
             came, problem = False, ""
             try:
                 for seq, frame in reader.feed(part):
+                    came = True
                     if seq > self._cursor:
-                        self._cursor, self._final, came = seq, _is_terminal(frame), True
+                        self._cursor, self._final = seq, _is_terminal(frame)
                         yield seq, frame
             except ValueError as exc:
                 problem = str(exc)
