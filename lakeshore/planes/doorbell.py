@@ -120,10 +120,10 @@ class MemoryBelfry:
 class FifoBell:
     """A bell on a FIFO, for waiters and ringers in different processes; `close` removes its path."""
 
-    _path: Path | None = None
+    _path: str | None = None
     _fd = -1
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: str, fd: int) -> None:
         self._fd, self._path = fd, path
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
@@ -140,10 +140,12 @@ class FifoBell:
 
     def close(self) -> None:
         """Take the bell down; a second call does nothing."""
-        path, self._path = self._path, None
-        if path is not None:
-            with contextlib.suppress(OSError):  # swept already, or the folder is gone
-                path.unlink()
+        if self._path is not None:
+            try:  # noqa: SIM105 - suppress is Python, where Ctrl-C could strike
+                os.unlink(self._path)  # noqa: PTH108 - as above
+            except OSError:
+                pass  # swept already, or the folder is gone
+            self._path = None
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -204,22 +206,23 @@ class FolderBelfry:
             return SleepBell()
 
     def _hang(self, name: str) -> Bell:
-        """Make a FIFO, open it and only then show it, so that a bell on show always has its waiter."""
-        new, shown = self._folder / f"{_NEW}{name}", self._folder / name
-        with contextlib.suppress(FileNotFoundError):
-            new.unlink()  # left by a killed process of the same pid
-        os.mkfifo(new, 0o600)
-        bell = None
+        """Make a FIFO, open it and only then show it, so that a bell on show always has its waiter.
+
+        Of os functions, not of Path's methods: those are Python, where Ctrl-C could strike in the cleaning.
+        """
+        new, shown = str(self._folder / f"{_NEW}{name}"), str(self._folder / name)
         try:
+            os.mkfifo(new, 0o600)
             # Opened for both, so that a writer's going away is never an end of file here.
             bell = FifoBell(shown, os.open(new, os.O_RDWR | os.O_NONBLOCK))
-            new.rename(shown)
-            return bell
+            os.rename(new, shown)  # noqa: PTH104 - as above
         except BaseException:
-            new.unlink(missing_ok=True)
-            if bell is not None:
-                bell.close()
+            try:  # noqa: SIM105 - as above
+                os.unlink(new)  # noqa: PTH108 - as above
+            except OSError:
+                pass  # it was not made, or is on show already
             raise
+        return bell
 
     def _sweep(self) -> None:
         """Remove, now and then, the bells of killed processes, which nobody may ever ring again."""

@@ -143,6 +143,7 @@ class Dispatch(Store):
             with reader.lock:
                 reader.close()
         self._bells.close()
+        self._turn = sqlite_turn.turn_for(None)  # with the last plane on the file, its side file closes too
 
     # -- transactions ---------------------------------------------------------
 
