@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lakeshore.errors import (
         CaptureError,
         ClaimLost,
+        CodecError,
         DispatchError,
         InvocationCancelled,
         InvocationFailed,
@@ -56,6 +57,7 @@ _HOMES = {
     "errors": (
         "CaptureError",
         "ClaimLost",
+        "CodecError",
         "DispatchError",
         "InvocationCancelled",
         "InvocationFailed",
@@ -98,6 +100,7 @@ __all__ = [
     "CaptureError",
     "ClaimLost",
     "Claimed",
+    "CodecError",
     "Dispatch",
     "DispatchError",
     "HttpDispatch",

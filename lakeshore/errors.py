@@ -17,6 +17,7 @@
     │   ├── StaleSource                       the module's source is not the one submitted
     │   └── CaptureError                      the function captured what cannot travel
     ├── WireError
+    │   ├── CodecError (ValueError)           a codec cannot be registered
     │   ├── PackError (TypeError)             a value has no exact form on the wire
     │   └── UnpackError (ValueError)          these bytes are not ours, or are broken
     ├── KeyContractError (ValueError)         a key or prefix is malformed, escapes, or was not returned
@@ -33,6 +34,7 @@ from typing import Any, ClassVar
 __all__ = [
     "CaptureError",
     "ClaimLost",
+    "CodecError",
     "DispatchError",
     "InvocationCancelled",
     "InvocationFailed",
@@ -177,6 +179,12 @@ class WireError(LakeshoreError):
     """A value or some bytes do not fit the wire format."""
 
     code = "wire"
+
+
+class CodecError(WireError, ValueError):
+    """A user's codec cannot be registered: a reserved or taken code, or parts that are no functions."""
+
+    code = "codec"
 
 
 class PackError(WireError, TypeError):

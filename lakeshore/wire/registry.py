@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from lakeshore.errors import UnpackError, WireError
+from lakeshore.errors import CodecError, UnpackError
 from lakeshore.wire import codecs
 
 USER_CODES = range(64, 128)
@@ -38,10 +38,6 @@ _PACKAGE_CODES = {
     21: ("pyarrow", "lakeshore.wire.codecs_tables", "decode_arrow"),
 }
 _INSTALL = {"PIL": "pillow"}
-
-
-class CodecError(WireError, ValueError):
-    """A codec cannot be registered as it is."""
 
 
 @dataclass(frozen=True)
