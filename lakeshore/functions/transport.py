@@ -13,7 +13,9 @@ import pickle
 import platform
 import sys
 import types
+import typing
 import warnings
+import weakref
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
@@ -55,7 +57,7 @@ _STAMP = {
 }
 _PLAIN_MODULES = frozenset((
     "builtins", "numpy", "pandas", "torch", "polars", "pyarrow", "scipy", "types", "functools", "collections",
-    "datetime", "decimal", "fractions", "pathlib", "re", "enum", "typing", "uuid", "logging", "operator",
+    "datetime", "decimal", "fractions", "pathlib", "re", "enum", "uuid", "logging", "operator",
     "itertools",
 ))  # fmt: skip
 """Top-level modules whose instances are known to load wherever they were dumped."""
@@ -274,6 +276,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 CodeType: self._reduce_code,
                 type(functools.lru_cache(lambda: None)): _reduce_lru_cache,
                 functools.cached_property: _reduce_cached_property,
+                typing.NewType: _reduce_named_type,
+                typing.ParamSpec: _reduce_named_type,
+                typing.TypeVarTuple: _reduce_named_type,
+                weakref.WeakKeyDictionary: _reduce_weak_dictionary,
+                weakref.WeakValueDictionary: _reduce_weak_dictionary,
             }
         )
         super().__init__(file, protocol=PROTOCOL)
@@ -416,6 +423,18 @@ def _reduce_lru_cache(cached: Any) -> Any:
     inner, options = cached.__wrapped__, cached.cache_parameters()
     arguments = (inner, options["maxsize"], options["typed"], functools._CacheInfo)
     return type(cached), arguments, dict(vars(cached))
+
+
+def _reduce_named_type(value: Any) -> Any:
+    module = sys.modules.get(value.__module__)
+    if module is not None and is_installed(module):
+        return value.__name__
+    more = (value.__supertype__,) if type(value) is typing.NewType else ()
+    return type(value), (value.__name__, *more)
+
+
+def _reduce_weak_dictionary(value: Any) -> Any:
+    return type(value), (dict(value),)
 
 
 def _reduce_cached_property(value: functools.cached_property[Any]) -> Any:
