@@ -113,6 +113,8 @@ def test_the_commands_exist(page: str, line: str) -> None:
     else:
         return
     text = usage([*program, *verbs])
+    if verbs[:1] == ["worker"]:
+        text += usage([sys.executable, "-m", "lakeshore.daemon"])
     for flag in [word.partition("=")[0] for word in words if word.startswith("--")]:
         assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text), f"{page}: no flag {flag}: {line}"
 

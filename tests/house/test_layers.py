@@ -29,6 +29,8 @@ FLOORS = {
     "daemon": 7,
     "__init__": 8,
 }
+# The command line checks a worker's flags with the daemon's own parser, so that they cannot differ.
+SAME_FLOOR = {("cli", "daemon")}
 DOORS = {
     "IPython": ("lakeshore/notebook/",),
     "ipywidgets": ("lakeshore/notebook/", "widgets/"),
@@ -87,7 +89,7 @@ def upward(path: Path) -> Iterator[str]:
             continue
         parts = tuple(rest)
         target = room(parts) if room(parts) in FLOORS else "__init__"
-        if target == here and len(own) > 1:
+        if (target == here and len(own) > 1) or (here, target) in SAME_FLOOR:
             continue
         if FLOORS[target] >= FLOORS[here]:
             yield f"{name(path)}:{line} imports {module}: floor {FLOORS[target]} from floor {FLOORS[here]}"
