@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import io
 import os
+import select
 import signal
 import socket
 import sys
@@ -128,9 +129,11 @@ class _Stream:
 class Child:
     """The child's one loop."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, life: int) -> None:
         self._inbox = pipe.Inbox(sock)
         self._reports = Reports(sock)
+        self._life = life
+        self._pid = os.getpid()
         self._home = Path.cwd()
         self._guard: SignalGuard | None = None
         self._rules = Rules(root=self._home)
@@ -186,10 +189,18 @@ class Child:
             self._reports.send("stopped", outcome.traceback, outcome.frames)
 
     def _on_term(self, signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # forked by a body, and not yet past the fork's hooks
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+        try:
+            asked = os.read(self._life, 1)
+        except BlockingIOError:
+            asked = b""
         guard = self._guard
-        if guard is None:
-            raise SystemExit(0)
-        guard.stop("lost")
+        # A SIGTERM that the parent did not announce went to the whole group of a service that is to stop:
+        # the parent drains, and the body has its grace.
+        if asked and guard is not None:
+            guard.stop("lost")
 
     @staticmethod
     def _flush() -> None:
@@ -204,8 +215,14 @@ class Child:
                 continue
 
 
-def _die_with_parent(parent: int) -> None:
-    """Have the system kill this process when the parent dies (Linux), and watch the pipe from it."""
+def _die_with_parent(parent: int) -> int:
+    """Have the system kill this process when the parent dies (Linux), and watch the pipe from it.
+
+    Returns
+    -------
+    int
+        The pipe's descriptor: it hangs up with the parent, and holds a byte when the parent asks to stop.
+    """
     if sys.platform == "linux":
         import ctypes
 
@@ -213,22 +230,27 @@ def _die_with_parent(parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     life = os.dup(0)
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor is wanted, early
+    os.set_blocking(life, False)
+    with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+    hang_up = select.poll()
+    hang_up.register(life, 0)  # no event but the end: a byte is left to the signal handler
 
     def watch() -> None:
-        while os.read(life, 1):
-            pass
+        hang_up.poll()
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="lakeshore-life", daemon=True).start()
+    return life
 
 
 def main(descriptor: int, parent: int) -> None:
     """Serve over the socket `descriptor` until the parent closes it."""
     os.set_inheritable(descriptor, False)
-    _die_with_parent(parent)
+    life = _die_with_parent(parent)
+    # what a body forks is the body's: it ends by SIGTERM as any process does
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     faulthandler.enable(all_threads=False)
     display.install(output.sink)
     sock = socket.socket(fileno=descriptor)
-    Child(sock).serve()
+    Child(sock, life).serve()

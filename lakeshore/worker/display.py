@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import functools
 import io
 import sys
 from collections.abc import Callable
@@ -61,18 +62,17 @@ def bounded(data: dict[str, Any]) -> dict[str, Any]:
 
 def _formatted(obj: object) -> dict[str, Any]:
     shell = _shell()
-    if shell is not None:
-        data, _metadata = shell.display_formatter.format(obj)
-        return dict(data)
     found: dict[str, Any] = {}
-    make = getattr(obj, "_repr_mimebundle_", None)
-    if callable(make) and not isinstance(obj, type):
-        made = make(include=None, exclude=None)
-        found.update(made[0] if isinstance(made, tuple) else made or {})
-    for mime, name in _REPRS:
-        method = getattr(obj, name, None)
-        if mime not in found and callable(method) and not isinstance(obj, type):
-            value = method()
+    if shell is not None:
+        found.update(shell.display_formatter.format(obj)[0])
+    elif not isinstance(obj, type):
+        make = getattr(obj, "_repr_mimebundle_", None)
+        if callable(make):
+            made = make(include=None, exclude=None)
+            found.update(made[0] if isinstance(made, tuple) else made or {})
+        for mime, name in _REPRS:
+            method = getattr(obj, name, None)
+            value = method() if mime not in found and callable(method) else None
             if value is not None:
                 found[mime] = value[0] if isinstance(value, tuple) else value
     figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
@@ -108,19 +108,9 @@ _state: dict[str, Any] = {}
 def install(current: Callable[[], Any]) -> None:
     """Lead displays made in a body to its job; `current` returns the calling body's sink, or None."""
     _state["current"] = current
-    shell = _shell()
-    if shell is not None:
-        publisher = shell.display_pub
-        publish = publisher.publish
-
-        def publish_in_job(data: Any, metadata: Any = None, *args: Any, **kwargs: Any) -> Any:
-            sink = current()
-            if sink is None:
-                return publish(data, metadata, *args, **kwargs)
-            return sink.display(bounded(dict(data)))
-
-        publisher.publish = publish_in_job
-        _state["publisher"] = publisher
+    if _shell() is not None:
+        _state["publishers"] = []
+        renew()
         return
     if not hasattr(builtins, "display"):
         builtins.display = _display  # type: ignore[attr-defined]
@@ -131,10 +121,25 @@ def install(current: Callable[[], Any]) -> None:
         sys.meta_path.insert(0, _state["finder"])
 
 
+def renew() -> None:
+    """Lead the shell's publisher too where it is a new one: a cell that captures its output sets its own."""
+    publishers = _state.get("publishers")
+    if publishers is None:
+        return
+    publisher = _shell().display_pub
+    if "publish" not in vars(publisher):
+        publisher.publish = functools.partial(_publish, publisher.publish)
+        publishers.append(publisher)
+
+
+def _publish(publish: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
+    sink = _state["current"]() if "current" in _state else None
+    return publish(data, *args, **kwargs) if sink is None else sink.display(bounded(dict(data)))
+
+
 def remove() -> None:
     """Undo `install`."""
-    publisher = _state.pop("publisher", None)
-    if publisher is not None:
+    for publisher in _state.pop("publishers", ()):
         del publisher.publish
     if getattr(builtins, "display", None) is _display:
         del builtins.display  # type: ignore[attr-defined]

@@ -44,8 +44,7 @@ def sink() -> Sink | None:
 
 def captured(sink: Sink, body: Callable[[], object]) -> object:
     """Call `body` with its output going to `sink`; that of its threads too."""
-    if _installed:
-        _renew()
+    renew()
     token = _current.set(sink)
     try:
         return body()
@@ -59,7 +58,7 @@ class Capture:
     def __enter__(self) -> None:
         with _lock:
             _users.append(self)
-            _renew()
+            renew()
             if len(_users) == 1:
                 display.install(sink)
 
@@ -76,18 +75,21 @@ _users: list[Capture] = []
 _installed: dict[str, StandIn] = {}
 
 
-def _renew() -> None:
+def renew() -> None:
     """Put the stand-ins in place, again where someone has set another stream meanwhile."""
-    if all(getattr(sys, name) is standin for name, standin in _installed.items()) and _installed:
+    if not _users:
+        return
+    display.renew()
+    if _installed and sys.stdout is _installed["stdout"] and sys.stderr is _installed["stderr"]:
         return
     with _lock:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
-            if stream is not None and not isinstance(stream, StandIn):
-                standin = StandIn(name, stream)
-                setattr(sys, name, standin)
-                _installed[name] = standin
-                _swap_handlers(stream, standin)
+            if not isinstance(stream, StandIn):
+                stream = StandIn(name, stream if stream is not None else io.StringIO())
+                _swap_handlers(stream.original, stream)
+                setattr(sys, name, stream)
+            _installed[name] = stream
 
 
 def _remove() -> None:

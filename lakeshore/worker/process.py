@@ -95,6 +95,11 @@ class Child:
         with contextlib.suppress(OSError):
             self._socket.sendall(pipe.encode(list(message)))
 
+    @property
+    def ready(self) -> bool:
+        """Whether the child has said that it is up."""
+        return self._setup is None
+
     def wait_ready(self) -> None:
         """Wait until the child is up and has taken its rules; nothing to wait for the second time.
 
@@ -162,11 +167,16 @@ class Child:
         return self._process.poll() is None
 
     def terminate(self) -> None:
-        """Ask the body to stop."""
-        self._process.send_signal(signal.SIGTERM)
+        """Ask the body to stop; the byte tells the child that the signal is ours."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            os.write(self._process.stdin.fileno(), b"!")
+            self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End the child and what it started."""
+        if self.alive():
+            self._process.kill()  # a body may have left the group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -210,6 +220,16 @@ class ChildDoor:
             self._child.kill()
 
 
+class _NoBody:
+    """The door of a claim whose child is still starting: there is nothing to stop yet."""
+
+    in_thread = False
+    reason: Reason | None = None
+
+    def stop(self, reason: Reason) -> None:
+        """Do nothing; the body's own door is told soon."""
+
+
 class ChildRunner:
     """Runs the bodies of one slot in a child that is kept warm."""
 
@@ -224,7 +244,7 @@ class ChildRunner:
     def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
         """Run one body in the child to its outcome."""
         worker = self._worker
-        child = self._warm()
+        child = self._warm(slot, claimed)
         door = ChildDoor(child, lambda: worker.at_once)
         job = Running(claimed, slot.worker_id, door, worker.chosen.lease, options.timeout)
         journals = Journals(
@@ -249,6 +269,9 @@ class ChildRunner:
             worker.keeper.forget(job)
             if not keep:
                 self._discard()
+                if not worker.chosen.once:
+                    with contextlib.suppress(OSError):  # told at the next job, should it last
+                        self._child = self._spawn()
 
     def close(self) -> None:
         """End the child."""
@@ -256,12 +279,21 @@ class ChildRunner:
             self._child.close()
             self._child = None
 
-    def _warm(self) -> Child:
+    def _warm(self, slot: Slot, claimed: Claimed) -> Child:
         child = self._child
         if child is None or not child.alive():
             self._discard()
-            child = self._child = self._spawn()
-        child.wait_ready()
+            try:
+                child = self._child = self._spawn()
+            except OSError as exc:
+                raise ChildUnusable(f"no child process for bodies can be started: {exc}") from exc
+        if not child.ready:
+            job = Running(claimed, slot.worker_id, _NoBody(), self._worker.chosen.lease, None)
+            self._worker.keeper.watch(job)
+            try:
+                child.wait_ready()
+            finally:
+                self._worker.keeper.forget(job)
         child.drain(lambda name, text: None)  # what a thread of an earlier body said since
         return child
 

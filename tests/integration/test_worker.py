@@ -297,6 +297,46 @@ def test_whatever_a_body_raises_is_its_own_failure(daemon, plane, q, leave):
     assert plane.get(inv)["state"] in ("failed", "succeeded")
 
 
+def test_what_a_body_forks_ends_by_sigterm(daemon, q):
+    def job():
+        import os
+        import signal
+        import time
+
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.kill(pid, signal.SIGTERM)
+        return os.WTERMSIG(os.waitpid(pid, 0)[1])
+
+    invs = [q.submit(thunk(job)) for _ in range(2)]
+    for inv, isolation in zip(invs, ("process", "inline"), strict=True):
+        daemon.once("--isolation", isolation)
+        assert q.result(inv) == signal.SIGTERM
+
+
+@linux
+def test_a_sigterm_to_the_whole_service_leaves_the_body_its_grace(daemon, plane, q, tmp_path):
+    pids = tmp_path / "pids"
+
+    def job():
+        import os
+        import time
+
+        pids.write_text(str(os.getpid()))
+        time.sleep(1)
+        return "finished"
+
+    inv = q.submit(thunk(job))
+    worker = daemon()
+    child = int(wait_until(lambda: pids.exists() and pids.read_text()))
+    for pid in (child, worker.pid):
+        os.kill(pid, signal.SIGTERM)
+    worker.communicate(timeout=15)
+    assert plane.get(inv)["state"] == "succeeded"
+
+
 # -- cancel, timeout, the GIL
 
 

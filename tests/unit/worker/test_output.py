@@ -214,3 +214,19 @@ def test_capturing_loads_no_ipython():
         "run_worker(q, once=True); assert 'IPython' not in sys.modules, 'loaded'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_a_body_may_redirect_its_own_output(work, streams):
+    out, _ = streams()
+
+    def job():
+        import contextlib
+        import io
+
+        with contextlib.redirect_stdout(io.StringIO()) as mine:
+            print("kept")
+        print("told")
+        assert mine.getvalue() == "kept\n"
+
+    assert [item["text"] for item in work(job)] == ["told\n"]
+    assert out.getvalue() == ""
