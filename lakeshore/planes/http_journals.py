@@ -8,6 +8,7 @@ from typing import Any, Final
 from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import SIBLINGS, check_id, check_name, check_number
+from lakeshore.planes.engine import check_bytes, check_whole
 from lakeshore.planes.http_asking import Asking
 from lakeshore.planes.http_follow import Following
 from lakeshore.planes.http_tries import Reply
@@ -33,10 +34,8 @@ class Journalling(Asking):
     ) -> int:
         """Append one frame and return its seq; see `Plane.journal_append`."""
         data = check_bytes(frame_bytes, "frame")
-        if seq is not None and (
-            isinstance(seq, bool) or not isinstance(seq, int) or not 0 <= seq < _SEQ_LIMIT
-        ):
-            raise ValueError(f"seq {seq!r}: wants None or a whole number from 0")
+        if seq is not None and check_whole(seq, "seq", 0) >= _SEQ_LIMIT:
+            raise ValueError(f"seq {seq!r}: wants a whole number below 2**62")
         guard = self._append_guard(inv_id, worker_id, fence)
         if not self._is_ours("journal_append"):
             return self._append_counted(inv_id, seq, data, final=final)
@@ -139,8 +138,9 @@ class Journalling(Asking):
         path = self._path(protocol.STREAM, id=check_name(inv_id, "journal id"))
         if timeout is not None:
             timeout = check_number(timeout, "timeout", minimum=0)
-        if isinstance(since, bool) or not isinstance(since, int) or since < -1:
-            raise ValueError(f"since {since!r}: wants -1 (from the start) or the seq of the last frame seen")
+        if poll is not None:
+            check_number(poll, "poll", minimum=0)
+        check_whole(since, "since", -1)
         look = Following(
             self._tries, path, lambda: self._row_state(inv_id), since=since, timeout=timeout, what=inv_id
         )
@@ -156,8 +156,7 @@ class Journalling(Asking):
     def journal_trim(self, inv_id: str, *, keep_last: int = 0) -> int:
         """Drop all but the last `keep_last` frames; returns how many were dropped."""
         check_name(inv_id, "journal id")
-        if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:
-            raise ValueError(f"keep_last {keep_last!r}: wants a whole number of at least 0")
+        check_whole(keep_last, "keep_last", 0)
         self._need_ours("journal_trim")
         answer = self._ask("journal_trim", protocol.TRIM, {"keep_last": keep_last}, id=inv_id).body
         return self._read("journal_trim", answer, "count", int)
@@ -169,13 +168,6 @@ def stem(journal: str) -> str:
         if journal.endswith(suffix):
             return journal[: -len(suffix)]
     return journal
-
-
-def check_bytes(data: object, what: str) -> bytes:
-    """Return `data` as bytes, or raise `ValueError`."""
-    if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise ValueError(f"{what}: wants bytes, got {type(data).__name__}")
-    return bytes(data)
 
 
 def check_fence(fence: int | None) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from lakeshore.errors import InvocationCancelled, InvocationFailed, UnknownInvocation, WaitTimeout
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import Submission, check_id, check_name, check_number
+from lakeshore.planes.engine import check_bytes, check_state, check_whole
 from lakeshore.planes.http_asking import Asking, rest
 from lakeshore.planes.http_tries import Setback
 from lakeshore.planes.protocol import HOLD_SECONDS, Route
@@ -114,6 +115,8 @@ class Producing(Asking):
         check_id(inv_id)
         if timeout is not None:
             timeout = check_number(timeout, "timeout", minimum=0)
+        if poll is not None:
+            check_number(poll, "poll", minimum=0)
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         failures = empty = 0
         why = ""
@@ -165,7 +168,7 @@ class Producing(Asking):
         """Count a queue's rows in one state."""
         check_name(queue, "queue")
         self._need_ours("count")
-        query = {"state": _checked_state(state)}
+        query = {"state": check_state(state)}
         return self._read("count", self._ask("count", protocol.COUNT, query, queue=queue).body, "count", int)
 
     def queues(self) -> dict[str, dict[str, int]]:
@@ -182,11 +185,10 @@ class Producing(Asking):
         before: str | None = None,
     ) -> list[dict[str, Any]]:
         """List rows, newest submitted first, without envelope and result; see `Plane.invocations`."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"limit {limit!r}: wants a whole number of at least 0")
+        check_whole(limit, "limit", 0)
         query = {
             "queue": None if queue is None else check_name(queue, "queue"),
-            "state": None if state is None else _checked_state(state),
+            "state": None if state is None else check_state(state),
             "limit": limit,
             "before": None if before is None else check_id(before, "before"),
         }
@@ -210,11 +212,11 @@ class Producing(Asking):
     ) -> int:
         """Delete rows that ended `older_than` seconds ago, and silent topics; returns the rows."""
         seconds = check_number(older_than, "older_than", minimum=0)
-        wanted = [_checked_state(state) for state in ([states] if isinstance(states, str) else states)]
+        wanted = [check_state(state) for state in ([states] if isinstance(states, str) else states)]
         if not set(wanted) <= TERMINAL:
             raise ValueError(f"states {wanted!r}: only ended rows are pruned: {', '.join(sorted(TERMINAL))}")
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise ValueError(f"limit {limit!r}: wants None or a whole number of at least 0")
+        if limit is not None:
+            check_whole(limit, "limit", 0)
         self._need_ours("prune")
         body = {"older_than": seconds, "states": wanted, "limit": limit}
         return self._read("prune", self._ask("prune", protocol.PRUNE, body).body, "count", int)
@@ -222,19 +224,11 @@ class Producing(Asking):
 
 def _checked(item: Submission) -> Submission:
     """Return a job that may be stored, or raise `ValueError`."""
-    if not isinstance(item.envelope, (bytes, bytearray, memoryview)):
-        raise ValueError(f"submit: envelope wants bytes, got {type(item.envelope).__name__}")
     return Submission(
-        envelope=bytes(item.envelope),
+        envelope=check_bytes(item.envelope, "submit: envelope"),
         id=check_id(item.id),
         key=None if item.key is None else check_name(item.key, "key"),
         priority=check_number(item.priority, "priority"),
         parent=None if item.parent is None else check_id(item.parent, "parent"),
         delay=check_number(item.delay, "delay", minimum=0),
     )
-
-
-def _checked_state(state: str) -> str:
-    if state not in State.__members__.values():
-        raise ValueError(f"state {state!r}: wants one of {', '.join(State)}")
-    return str(state)

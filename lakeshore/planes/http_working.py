@@ -12,8 +12,9 @@ from typing import Any
 from lakeshore.errors import DispatchError
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name, check_number, check_spec
+from lakeshore.planes.engine import check_bytes, check_whole
 from lakeshore.planes.http_asking import rest
-from lakeshore.planes.http_journals import Journalling, check_bytes, check_fence
+from lakeshore.planes.http_journals import Journalling, check_fence
 from lakeshore.planes.http_tries import Refused, Setback
 from lakeshore.planes.protocol import HOLD_SECONDS, Route
 from lakeshore.states import State
@@ -53,8 +54,7 @@ class Working(Journalling):
         spec = check_spec(ClaimSpec(queue, kind, temperature, lease))
         check_name(worker_id, "worker_id")
         wait = check_number(wait, "wait", minimum=0)
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ValueError(f"n {n!r}: wants a whole number of at least 1")
+        check_whole(n, "n", 1)
         if kind not in ("fifo", "priority"):
             self._need_ours("claim", f"It would claim in its own order, not {kind!r}. Use fifo there.")
         body = {**protocol.spec_body(spec), "worker_id": worker_id, "namespace": self._ns, "capacity": n}

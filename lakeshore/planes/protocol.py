@@ -304,7 +304,17 @@ def error_body(error: str | Mapping[str, Any], *, retry: bool, ours: bool = True
         kind, message, traceback = told.type, told.message, None
         if ours and message == error:
             kind = ""
-    return {"type": kind, "message": message, "traceback": traceback, "retry": retry}
+    return {
+        "type": _clean(kind),
+        "message": _clean(message),
+        "traceback": None if traceback is None else _clean(traceback),
+        "retry": retry,
+    }
+
+
+def _clean(text: str) -> str:
+    """Return `text` with lone surrogates as escapes, since UTF-8 has none."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def read_nack(body: Mapping[str, Any]) -> tuple[str | dict[str, Any], bool]:
