@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from lakeshore import settings
 from lakeshore.errors import LakeshoreError, PlaneUnavailable
 from lakeshore.planes.contract import check_name
+from lakeshore.worker import forks
 from lakeshore.worker.options import Event, WorkerOptions
 
 if TYPE_CHECKING:
@@ -163,18 +164,13 @@ class _Signals:
 
     def __init__(self) -> None:
         self.count = 0
-        self._pid = os.getpid()
         self.worker: Worker | None = None
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, self._on_signal)
-        # what a body forks is the body's: it ends by SIGTERM as any process does
-        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+        forks.end_by_default()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # forked by a body, and not yet past the fork's hooks
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
         self.count += 1
         if self.worker is not None:
             self.worker.drain(at_once=self.count > 1)

@@ -22,7 +22,7 @@ from lakeshore import wire
 from lakeshore.errors import ClaimLost, JobCancelled
 from lakeshore.functions import transport
 from lakeshore.planes.contract import Claimed
-from lakeshore.worker import display, output, pipe
+from lakeshore.worker import display, forks, output, pipe
 from lakeshore.worker.execute import Rules, perform
 from lakeshore.worker.guard import Guard
 from lakeshore.worker.outcomes import Done, Failed
@@ -133,7 +133,6 @@ class Child:
         self._inbox = pipe.Inbox(sock)
         self._reports = Reports(sock)
         self._life = life
-        self._pid = os.getpid()
         self._home = Path.cwd()
         self._guard: SignalGuard | None = None
         self._rules = Rules(root=self._home)
@@ -189,9 +188,6 @@ class Child:
             self._reports.send("stopped", outcome.traceback, outcome.frames)
 
     def _on_term(self, signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # forked by a body, and not yet past the fork's hooks
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
         try:
             asked = os.read(self._life, 1)
         except BlockingIOError:
@@ -248,8 +244,7 @@ def main(descriptor: int, parent: int) -> None:
     """Serve over the socket `descriptor` until the parent closes it."""
     os.set_inheritable(descriptor, False)
     life = _die_with_parent(parent)
-    # what a body forks is the body's: it ends by SIGTERM as any process does
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    forks.end_by_default()
     faulthandler.enable(all_threads=False)
     display.install(output.sink)
     sock = socket.socket(fileno=descriptor)
