@@ -120,6 +120,17 @@ def reference_of(fn: object) -> tuple[str, str] | None:
     return (module, qualname) if of_class else None
 
 
+def by_reference(fn: Callable[..., Any], *, force: bool = False) -> dict[str, Any] | None:
+    """Return the reference to `fn`, or None where only this process could import it (unless `force`)."""
+    name = reference_of(fn)
+    if name is None or not (force or is_installed(sys.modules[name[0]])):
+        return None
+    source = source_hash(fn)
+    if source.edited and not force:
+        return None
+    return {"kind": "ref", "module": name[0], "qualname": name[1], "src_hash": source.hash}
+
+
 # ---- worker: does it resolve, and may it run?
 
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from lakeshore.context import current
 from lakeshore.errors import PackError, TransportError
-from lakeshore.functions.reference import reference_of
+from lakeshore.functions.reference import by_reference, reference_of
 from lakeshore.functions.source import label_of
 from lakeshore.planes.contract import Plane, check_name, check_number
 from lakeshore.wire import Envelope, pack
@@ -221,7 +221,7 @@ class Thunk:
         return described
 
     def _with_arguments(self, error: PackError) -> dict[str, Any]:
-        from lakeshore.functions.transport import by_reference, by_value
+        from lakeshore.functions.transport import by_value
 
         transport = self.options.transport or "auto"
         if transport != "pickle" and by_reference(self.fn, force=transport == "ref") is not None:

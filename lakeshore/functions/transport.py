@@ -12,7 +12,6 @@ import io
 import pickle
 import platform
 import sys
-import types
 import typing
 import warnings
 import weakref
@@ -24,23 +23,23 @@ from typing import Any, cast
 import cloudpickle
 from cloudpickle import cloudpickle as engine
 
-from lakeshore.errors import CaptureError, NotImportable, PickleRefused, RuntimeMismatch, TransportError
-from lakeshore.functions import capture
+from lakeshore.errors import CaptureError, NotImportable, PickleRefused, TransportError
+from lakeshore.functions import capture, reducers
 from lakeshore.functions.body import BodyWrapper
-from lakeshore.functions.reference import from_registry, is_installed, reference_of, resolve_reference
+from lakeshore.functions.reference import by_reference, from_registry, is_installed, resolve_reference
+from lakeshore.functions.runtime import check_runtime
 from lakeshore.functions.source import (
     Block,
     block_of,
     label_of,
     qualname_of,
     register_lines,
-    source_hash,
     source_text,
     traveling_file,
     where,
 )
 
-__all__ = ["by_reference", "by_value", "capture_report", "describe", "resolve"]
+__all__ = ["by_value", "capture_report", "describe", "resolve"]
 
 PROTOCOL = 5
 """The pickle protocol that every supported Python reads."""
@@ -108,17 +107,6 @@ def describe(
             "Move it to the top level of a module, or use transport='pickle'."
         )
     return by_value(fn, capture_limit=capture_limit)
-
-
-def by_reference(fn: Callable[..., Any], *, force: bool = False) -> dict[str, Any] | None:
-    """Return the reference to `fn`, or None where only this process could import it (unless `force`)."""
-    name = reference_of(fn)
-    if name is None or not (force or is_installed(sys.modules[name[0]])):
-        return None
-    source = source_hash(fn)
-    if source.edited and not force:
-        return None
-    return {"kind": "ref", "module": name[0], "qualname": name[1], "src_hash": source.hash}
 
 
 def by_value(
@@ -274,13 +262,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
             {
                 CodeType: self._reduce_code,
-                type(functools.lru_cache(lambda: None)): _reduce_lru_cache,
-                functools.cached_property: _reduce_cached_property,
-                typing.NewType: _reduce_named_type,
-                typing.ParamSpec: _reduce_named_type,
-                typing.TypeVarTuple: _reduce_named_type,
-                weakref.WeakKeyDictionary: _reduce_weak_dictionary,
-                weakref.WeakValueDictionary: _reduce_weak_dictionary,
+                type(functools.lru_cache(lambda: None)): reducers.lru_cache,
+                functools.cached_property: reducers.cached_property,
+                typing.NewType: reducers.named_type,
+                typing.ParamSpec: reducers.named_type,
+                typing.TypeVarTuple: reducers.named_type,
+                weakref.WeakKeyDictionary: reducers.weak_dictionary,
+                weakref.WeakValueDictionary: reducers.weak_dictionary,
             }
         )
         super().__init__(file, protocol=PROTOCOL)
@@ -417,31 +405,6 @@ def _set_enum_state(cls: Any, state: tuple[Any, Any, dict[str, dict[str, Any]]])
     return cls
 
 
-def _reduce_lru_cache(cached: Any) -> Any:
-    if by_reference(cached) is not None:
-        return cached.__qualname__
-    inner, options = cached.__wrapped__, cached.cache_parameters()
-    arguments = (inner, options["maxsize"], options["typed"], functools._CacheInfo)
-    return type(cached), arguments, dict(vars(cached))
-
-
-def _reduce_named_type(value: Any) -> Any:
-    module = sys.modules.get(value.__module__)
-    if module is not None and is_installed(module):
-        return value.__name__
-    more = (value.__supertype__,) if type(value) is typing.NewType else ()
-    return type(value), (value.__name__, *more)
-
-
-def _reduce_weak_dictionary(value: Any) -> Any:
-    return type(value), (dict(value),)
-
-
-def _reduce_cached_property(value: functools.cached_property[Any]) -> Any:
-    state = {name: item for name, item in vars(value).items() if name not in ("func", "lock")}
-    return functools.cached_property, (value.func,), state
-
-
 def dumps(value: object) -> bytes:
     """Pickle any value as a by-value function's captures are."""
     file = io.BytesIO()
@@ -496,9 +459,9 @@ class _Unpickler(pickle.Unpickler):
         makers: list[Callable[[], Any]] = [
             lambda: engine._make_skeleton_class(meta, name, bases, kwargs, None, extra)
         ]
-        owner = _hook_owner(bases)
+        owner = reducers.hook_owner(bases)
         if owner is not None:
-            makers.append(lambda: _graft(meta, name, bases, kwargs))
+            makers.append(lambda: reducers.graft(meta, name, bases, kwargs))
             if meta in (type, ABCMeta) and (self._quiet or owner in self._made):
                 makers.reverse()
         error: Exception | None = None
@@ -511,23 +474,6 @@ class _Unpickler(pickle.Unpickler):
                 self._made.add(made)
                 return made
         raise TransportError(f"cannot rebuild the class {name!r}: {type(error).__name__}: {error}") from error
-
-
-def _hook_owner(bases: tuple[Any, ...]) -> Any:
-    """Return the class whose `__init_subclass__` a subclass of `bases` would run, or None."""
-    for base in types.resolve_bases(bases):
-        for owner in base.__mro__[:-1]:
-            if "__init_subclass__" in vars(owner):
-                return owner
-    return None
-
-
-def _graft(meta: Any, name: str, bases: tuple[Any, ...], kwargs: dict[str, Any]) -> type:
-    """Make the class under a bare base, and only then give it its own: no hook runs."""
-    stem = type("Stem", (), {})
-    made = types.new_class(name, (stem,), {"metaclass": meta}, lambda space: space.update(kwargs))
-    made.__bases__ = types.resolve_bases(bases)
-    return made
 
 
 def _make_enum(
@@ -608,7 +554,7 @@ def _load(fn: Mapping[str, Any], *, allow_pickled: bool, runtime_policy: str) ->
             f"{name!r} came by value, and unpickling runs code: this worker takes none from this plane. "
             "To take them: run_worker(..., allow_pickled=True), or start the worker with --allow-pickled."
         )
-    _check_runtime(name, fn.get("runtime"), runtime_policy)
+    check_runtime(name, fn.get("runtime"), _STAMP, runtime_policy)
     if not isinstance(blob, bytes) or fn.get("hash") != f"sha256:{hashlib.sha256(blob).hexdigest()}":
         raise TransportError(f"the pickle of {name!r} is not the one its hash was made of; submit it again")
     try:
@@ -636,26 +582,3 @@ def _blocks(sources: object) -> list[Block]:
         for each in sources
         if isinstance(each, list) and [type(part) for part in each] == [str, int, str]
     ]
-
-
-def _check_runtime(name: object, stamp: object, policy: str) -> None:
-    if policy == "off":
-        return
-    there: Mapping[str, Any] = stamp if isinstance(stamp, Mapping) else {}
-    exact = policy == "strict"
-    # a pickle holds for one minor version of Python (its bytecode) and one major of cloudpickle (its names)
-    rules = (("python", "Python", 2), ("impl", "interpreter", 3), ("cloudpickle", "cloudpickle", 1))
-    for key, what, parts in rules:
-        theirs, ours = str(there.get(key)).lower().split("."), str(_STAMP[key]).lower().split(".")
-        if not (theirs == ours if exact else theirs[:parts] == ours[:parts]):
-            raise RuntimeMismatch(
-                f"{name!r} was pickled under {what} {there.get(key)}, this worker runs {what} {_STAMP[key]} "
-                f"(runtime_policy={policy!r}). Run a worker with the submitter's version, or submit it by "
-                "reference from an installed module."
-            )
-    protocol = there.get("pickle_protocol")
-    if isinstance(protocol, int) and protocol > pickle.HIGHEST_PROTOCOL:
-        raise RuntimeMismatch(
-            f"{name!r} was pickled with protocol {protocol}, this worker reads {pickle.HIGHEST_PROTOCOL} "
-            "at most. Run a worker with the submitter's Python."
-        )

@@ -431,8 +431,9 @@ works(
     """,
     """
     def job():
-        kept = fib.cache_info().currsize > 0 and Has.m.cache_parameters()['maxsize'] == 3
-        return [fib(10), Has().m(), kept]
+        value = fib(10)
+        kept = fib.cache_info().currsize == 11 and Has.m.cache_parameters()['maxsize'] == 3
+        return [value, Has().m(), kept]
     """,
 )
 works("lru_cache as the job", 55, "job = fib\nargs = (10,)")
@@ -624,7 +625,12 @@ works(
     class Boxed:
         def __class_getitem__(cls, item): return f'{cls.__name__}[{item.__name__}]'
     """,
-    "def job():\n    s = Set()\n    s.v = 2\n    with inside() as i: return [i, Ord(2) >= Ord(1), s.v, Boxed[int]]",
+    """
+    def job():
+        s = Set()
+        s.v = 2
+        with inside() as i: return [i, Ord(2) >= Ord(1), s.v, Boxed[int]]
+    """,
 )
 works(
     "NewType, ParamSpec, Literal, Annotated, union",

@@ -27,8 +27,9 @@ from lakeshore import (
     wire,
 )
 from lakeshore.functions.capture import LargeCaptureWarning
+from lakeshore.functions.reference import by_reference
 from lakeshore.functions.source import source_hash
-from lakeshore.functions.transport import by_reference, by_value, capture_report, describe, resolve
+from lakeshore.functions.transport import by_value, capture_report, describe, resolve
 
 OPEN = {"registry": {}, "allow_pickled": True, "runtime_policy": "minor", "trusted": True}
 
