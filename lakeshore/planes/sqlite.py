@@ -136,12 +136,15 @@ class Dispatch(Store):
 
     def close(self) -> None:
         """Close every connection. Verbs after this raise `DispatchError`; a second close does nothing."""
-        with self._turn.lock:
-            self._closed = self._closed or "it was closed"
-            self._close_writers()
-        for reader in list(self._readers):
-            with reader.lock:
-                reader.close()
+        try:
+            with self._turn.lock:
+                self._closed = self._closed or "it was closed"
+                self._close_writers()
+            for reader in list(self._readers):
+                with reader.lock:
+                    reader.close()
+        except apsw.Error as error:  # the last checkpoint failed: the WAL stays, and the next open takes it
+            raise unavailable(self._path, error) from error
         self._bells.close()
         self._turn = sqlite_turn.turn_for(None)  # with the last plane on the file, its side file closes too
 
