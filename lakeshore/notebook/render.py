@@ -293,7 +293,7 @@ def _bar(state: PanelState, now: float) -> str:
     else:
         inner = f'<i style="width:{fraction * 100:.1f}%"></i>'
         value = f' aria-valuemin="0" aria-valuemax="100" aria-valuenow="{fraction * 100:.0f}"'
-    return f'<div class="lk-bar" role="progressbar"{value}>{inner}</div>{words}'
+    return f'<div class="lk-bar" role="progressbar" aria-label="progress"{value}>{inner}</div>{words}'
 
 
 def _progress_words(state: PanelState, now: float, fraction: float | None) -> str:

@@ -20,12 +20,13 @@ from lakeshore.notebook.stream_feed import JobFeed
 from lakeshore.notebook.stream_overview import GroupFeed, queue_state
 from lakeshore.notebook.stream_ui import TICKER, Surface, publish, request_id, surface
 from lakeshore.planes.contract import Plane
+from lakeshore.states import TERMINAL
 
 REDRAW_SECONDS = 1.0
 """A panel is drawn at least so often, since its clock moves."""
 LOOK_SECONDS = 0.1
-CATCH_UP_SECONDS = 0.3
-"""How long showing a job may read its backlog at once; the UI thread reads the rest."""
+CATCH_UP_SECONDS, CATCH_UP_ENDED_SECONDS, CATCH_UP_ALONE_SECONDS = 0.3, 2.0, 60.0
+"""How long showing a job may read its backlog at once; the UI thread, where there is one, reads the rest."""
 POLL_SHARE = 4.0
 """A panel rests this many times what its last poll took: a slow plane is asked less often."""
 CONFIRM_SECONDS = 5.0
@@ -50,11 +51,6 @@ class PanelFeed(stream_ui.Feed, Protocol):
     """What a panel asks of a `JobFeed` or `GroupFeed`, beside what its surface does."""
 
     ended: bool
-
-    @property
-    def id(self) -> str:
-        """The job, or the first of them."""
-        ...
 
     @property
     def state(self) -> str:
@@ -118,7 +114,7 @@ class Panel:
     @property
     def state(self) -> str:
         """The job's state as last seen."""
-        if not self._surface.live and not self._feed.ended:
+        if self._on_its_own and not self._feed.ended:
             self._feed.poll()
         return self._feed.state
 
@@ -156,8 +152,7 @@ class Panel:
         try:
             if self._surface.live:
                 self._wait_for_record(deadline)
-            else:
-                self._print_until_ended(deadline)
+            self._poll_until_ended(deadline)
         except KeyboardInterrupt:
             if on_interrupt == "cancel":
                 self._feed.cancel()
@@ -173,9 +168,11 @@ class Panel:
         UnknownInvocation
             When there is nothing to follow.
         """
-        until = time.monotonic() + CATCH_UP_SECONDS
-        while self._feed.poll() and not self._feed.ended and self._backlog() and time.monotonic() < until:
-            pass
+        began = time.monotonic()
+        while True:
+            self._feed.poll()
+            if self._feed.ended or not self._backlog() or time.monotonic() - began > self._patience():
+                break
         self._feed.require()
         if self._feed.ended:
             self._feed.end("ended")
@@ -190,9 +187,9 @@ class Panel:
 
     def tick(self, now: float) -> int:
         """Do what is due; called by the UI thread alone. Returns how many messages went out."""
-        if self._settled.is_set():
-            return self._repeat()
         try:
+            if self._settled.is_set():
+                return self._repeat()
             self._obey(now)
             if now >= self._next_poll and not self._settled.is_set():
                 self._poll(now)
@@ -216,6 +213,12 @@ class Panel:
         if not self._settled.is_set():
             self._settle("frozen")
         self._repeat_until = 0.0
+
+    def _patience(self) -> float:
+        """How long showing may read a backlog before it shows: without a UI thread, nobody reads the rest."""
+        if not self._surface.live:
+            return CATCH_UP_ALONE_SECONDS
+        return CATCH_UP_ENDED_SECONDS if self._feed.state in TERMINAL else CATCH_UP_SECONDS
 
     def _backlog(self) -> bool:
         return getattr(self._feed, "backlog", False)
@@ -299,24 +302,30 @@ class Panel:
                 f"or end it with %lakeshore cancel {self.id}"
             )
 
-    def _print_until_ended(self, deadline: float | None) -> None:
-        """Follow in a terminal: a line when something changed, at most `PRINTED_LINES`, then the record."""
+    @property
+    def _on_its_own(self) -> bool:
+        """Whether no UI thread polls for it: it was frozen, or there never was one."""
+        return self._settled.is_set() or not self._surface.live
+
+    def _poll_until_ended(self, deadline: float | None) -> None:
+        """Follow from this thread; in a terminal with a line when something changed, then the record."""
         printed, last, at = 0, "", 0.0
         pause = threading.Event()
-        while not self._settled.is_set():
+        while not self._feed.ended:
             changed = self._feed.poll()
             if self._feed.ended:
-                self._feed.end("ended")
-                self._settled.set()
-                self._surface.settle(self._feed)
-                return
+                break
             now, line = time.monotonic(), self._feed.line()
             due = now - at >= PRINT_SECONDS * (1 + printed // 20) and printed < PRINTED_LINES
-            if changed and due and line != last:
+            if changed and due and line != last and not self._settled.is_set():
                 sys.stdout.write(f"{line}\n")
                 printed, last, at = printed + 1, line, now
             self._check(deadline)
             pause.wait(LOOK_SECONDS)
+        if not self._settled.is_set():
+            self._feed.end("ended")
+            self._settled.set()
+            self._surface.settle(self._feed)
 
 
 def show_job(

@@ -320,24 +320,31 @@ class JobFeed:
             if type(value) not in _PLAIN_TYPES and is_rich(value):
                 self._rich = value
             return
+        bar = () if self._told_progress else self._infer_progress(value)
         metrics = self.panel.metrics
         for key, item in value.items():
-            if type(key) is str and (type(item) is float or type(item) is int or is_number(item)):
+            if (
+                key not in bar
+                and type(key) is str
+                and (type(item) is float or type(item) is int or is_number(item))
+            ):
                 metric = metrics.get(key)
                 if metric is None:
                     if len(metrics) >= MAX_FIELDS:
                         continue
                     metric = metrics[key] = Metric(key)
                 metric.add(item)
-        if not self._told_progress:
-            self._infer_progress(value)
 
-    def _infer_progress(self, value: dict[Any, Any]) -> None:
+    def _infer_progress(self, value: dict[Any, Any]) -> tuple[str, ...]:
+        """Take progress from a frame that tells it; return the keys that only the bar needs."""
         share, step, total = value.get("progress"), value.get("step"), value.get("total")
         if is_number(share) and 0 <= share <= 1:
             self.panel.progress = Progress(float(share), 1.0)
-        elif is_number(step) and is_number(total) and total > 0:
+            return ("progress",)
+        if is_number(step) and is_number(total) and total > 0:
             self.panel.progress = Progress(float(step), float(total))
+            return ("total",)
+        return ()
 
     def _take_log(self, deadline: float) -> bool:
         came = False

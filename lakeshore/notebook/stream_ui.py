@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -30,11 +31,19 @@ BYTES_PER_SECOND = 80_000
 HTML_SECONDS = 1.0
 """Between updates of a display that is replaced as a whole."""
 
+ENDED_VIEWS = 32
+"""Views of ended jobs that stay open for a page that was reloaded in mid-run."""
+
 log = logging.getLogger(__name__)
 
 
 class Feed(Protocol):
     """What a surface shows of a `JobFeed` or `GroupFeed`."""
+
+    @property
+    def id(self) -> str:
+        """The job, or the first of them."""
+        ...
 
     @property
     def gestures(self) -> Sequence[str]:
@@ -262,7 +271,7 @@ class PrintedSurface:
 
     def open(self, feed: Feed, on_gesture: Callable[[str], None]) -> None:
         """Write the present state, and how to follow from here."""
-        hint = "this is how it stands now; `%lakeshore stream ID --wait` follows it here"
+        hint = f"this is how it stands now; `%lakeshore stream {feed.id} --wait` follows it here"
         publish({"text/html": feed.record(), "text/plain": f"{feed.text()}\n{hint}"})
 
     def update(self, feed: Feed) -> int:
@@ -334,3 +343,14 @@ class WidgetSurface:
         publish({"text/html": record, "text/plain": feed.text()}, self.display_id, update=True)
         self._view.html, self._view.figure = record, ""
         self._view.retire()
+        if self not in _ENDED:
+            _ENDED.append(self)
+        if len(_ENDED) > ENDED_VIEWS:
+            _ENDED.popleft().close()
+
+    def close(self) -> None:
+        """Let go of the view; its display has been the record for long."""
+        self._view.close()
+
+
+_ENDED: deque[WidgetSurface] = deque()

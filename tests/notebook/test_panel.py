@@ -219,6 +219,20 @@ def test_updates_carry_the_request_that_is_current(kernel: Kernel) -> None:
     assert update["parent_header"]["msg_id"] != shown["parent_header"]["msg_id"]
 
 
+def test_views_of_ended_jobs_do_not_pile_up(kernel: Kernel) -> None:
+    kernel.ok(
+        """
+        from lakeshore.notebook import stream_ui
+        stream_ui.ENDED_VIEWS = len(stream_ui._ENDED) + 2
+        for n in range(5):
+            id = q.submit(n); panel = show_job(plane, id); plane.cancel(id); panel.wait(5)
+        """
+    )
+    closed = {m["content"]["comm_id"] for _, m in kernel.of("comm_close")}
+    opened = {m["content"]["comm_id"] for _, m in kernel.of("comm_open")}
+    assert len(closed) >= 3 * 10 and len(opened) > len(closed)
+
+
 def test_a_fan_out_is_one_panel(kernel: Kernel) -> None:
     kernel.ok("ids = q.submit_many([1, 2, 3]); group = show_group(plane, ids, name='grid')")
     kernel.ok("c = plane.claim('gpu', 'w'); plane.ack(c.id, 'w'); [plane.cancel(i) for i in ids]")

@@ -60,7 +60,7 @@ class StreamView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no ty
         self._style_sheet = ipywidgets.HTML(f"<style>{_CSS}{css}</style>", layout=layout(display="none"))
         self._content = ipywidgets.HTML(html, layout=layout(width="auto", margin="0", flex="0 0 auto"))
         self._figure = ipywidgets.HTML("", layout=whole)
-        scroller = ipywidgets.Box(
+        scroller = self._scroller = ipywidgets.Box(
             [self._content],
             layout=layout(
                 display="flex",
@@ -123,3 +123,11 @@ class StreamView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no ty
     def retire(self) -> None:
         """Take the buttons away: nothing can be asked of this view any more."""
         self._row.layout.display = "none"
+
+    def close(self) -> None:
+        """Close the view and all that it is made of."""
+        for widget in (self._style_sheet, self._scroller, self._content, self._figure, self._row):
+            widget.close()
+        for button in self._buttons.values():
+            button.close()
+        super().close()

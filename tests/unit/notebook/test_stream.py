@@ -180,10 +180,13 @@ def test_a_panel_stops_following_and_the_job_goes_on(plane: Dispatch, job: str, 
     getattr(panel, order)()
     until(lambda: recorder.records)
     assert f"%lakeshore stream {job}" in recorder.records[-1]
+    with pytest.raises(WaitTimeout):
+        panel.wait(0.2)
     finish(plane, job, "later")
     drawn = len(recorder.drawn)
     time.sleep(0.3)
     assert len(recorder.drawn) == drawn and len(recorder.records) == 1
+    assert panel.state == "succeeded" and panel.wait(5) == "succeeded", "the handle still knows"
 
 
 def test_shutdown_freezes_and_ends_the_thread(plane: Dispatch, job: str) -> None:

@@ -133,6 +133,7 @@ def test_progress_from_the_body_beats_progress_from_frames(plane: Dispatch, job:
     job.emit({"step": 3, "total": 10})
     feed.poll()
     assert feed.panel.progress is not None and feed.panel.progress.fraction == pytest.approx(0.3)
+    assert list(feed.panel.metrics) == ["step"], "a total is the bar's, no metric"
     job.emit({"progress": 0.75})
     feed.poll()
     assert feed.panel.progress.fraction == 0.75
