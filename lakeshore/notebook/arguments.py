@@ -138,12 +138,12 @@ def expand(word: str, evaluate: Callable[[str], Any], *, code: bool = False) -> 
 
 
 def _pieces(word: str, evaluate: Callable[[str], Any], code: bool) -> Iterator[str]:
-    def value(text: str) -> str:
+    def value(text: str, spec: str = "") -> str:
         try:
-            result = evaluate(text)
+            result = format(evaluate(text), spec) if spec else str(evaluate(text))
         except Exception as error:
             raise UsageError(f"{word}: cannot expand {text!r}: {type(error).__name__}: {error}") from error
-        return f"({text})" if code else str(result)
+        return f"({text})" if code else result
 
     at = 0
     while at < len(word):
@@ -163,7 +163,7 @@ def _pieces(word: str, evaluate: Callable[[str], Any], code: bool) -> Iterator[s
             if inner.startswith("{") and inner.endswith("}") and not code:
                 yield inner
             elif (parts := _expression(inner, code)) is not None:
-                yield value(parts[0]) if not parts[1] else format(evaluate(parts[0]), parts[1])
+                yield value(*parts)
             elif _is_literal(word[at : end + 1]):
                 yield word[at : end + 1]
             else:

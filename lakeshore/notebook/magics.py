@@ -9,6 +9,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 
 from lakeshore import settings, wire
-from lakeshore.errors import NotSupported, UnpackError
+from lakeshore.errors import UnpackError
 from lakeshore.notebook import arguments, completion, jobs
 from lakeshore.notebook.cell import nearest
 from lakeshore.notebook.one_line import one_line
 from lakeshore.notebook.tables import Record, Table, Text, ago, first_line, plain, span
 from lakeshore.planes.contract import Plane
-from lakeshore.planes.default import default_plane, set_default_plane
+from lakeshore.planes.default import default_plane, open_plane, set_default_plane
 from lakeshore.states import State
 
 _STATES = tuple(str(state) for state in State)
@@ -51,7 +52,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.matcher = completion.matcher(default_plane)
-        self._bodies: dict[int, list[str]] = {}
+        self._bodies: dict[int, list[int]] = {}
 
     @no_var_expand  # type: ignore[untyped-decorator]
     @needs_local_scope  # type: ignore[untyped-decorator]
@@ -114,9 +115,9 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         # IPython counts on before the cell runs; what it runs knows its own number.
         count = getattr(running, "execution_count", None) or self.shell.execution_count
         bodies = self._bodies.setdefault(count, [])
-        if body not in bodies:
-            bodies.append(body)
-        which = bodies.index(body)
+        if hash(body) not in bodies:
+            bodies.append(hash(body))
+        which = bodies.index(hash(body))
         return f"{count}.{which + 1}" if which else str(count)
 
     # -- looking
@@ -291,22 +292,18 @@ class Shown:
 
 
 def open_at(where: str) -> Plane:
-    """Open the plane in a file, or in a directory as LAKESHORE_HOME.
+    """Open the plane in a file, in a directory as LAKESHORE_HOME, or at a URL.
 
     Raises
     ------
-    NotSupported
-        For a URL: this version has no client for a control plane.
-    PlaneUnavailable
-        When the file cannot be used.
+    PlaneUnavailable, NotSupported
+        When it cannot be used.
     """
     from lakeshore.planes.sqlite import Dispatch
 
-    if "://" in where:
-        raise NotSupported(
-            f"plane {where!r}: this version has no client for a control plane. Give a file's path"
-        )
     environment = settings.read()
+    if "://" in where:
+        return open_plane(replace(environment, url=where))
     if where == ":memory:":
         return Dispatch(ns=environment.namespace)
     path = Path(where).expanduser().absolute()
@@ -352,7 +349,7 @@ def unload(ipython: Any) -> None:
     """Stop this kernel's workers and panels, and take the magics and the completer out of the shell."""
     _remove(ipython)
     if (workers := sys.modules.get("lakeshore.notebook.worker")) is not None:
-        workers.stop()
+        workers.stop(drain=False)
     if (panels := sys.modules.get("lakeshore.notebook.stream")) is not None:
         panels.shutdown()
 

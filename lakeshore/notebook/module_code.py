@@ -1,4 +1,7 @@
-"""A whole cell compiled as a function whose names are its globals: module-level code that can travel."""
+"""A whole cell compiled as module-level code that leaves its last expression's value.
+
+Python has no module that yields; such a cell becomes a function whose names are its globals.
+"""
 
 from __future__ import annotations
 import __future__
@@ -9,21 +12,32 @@ from types import CodeType
 from typing import Any
 
 from lakeshore.notebook.source import SCOPES, bindings, suspends
-
-_RESULT = "__lakeshore_result__"
+from lakeshore.notebook.whole import RESULT
 
 
 def compile_module(tree: ast.Module, filename: str, *, flags: int = 0) -> CodeType:
-    """Compile module-level code into the body of a function whose names are its globals.
+    """Compile a cell for `whole.start`.
 
-    The last expression becomes the result; `yield` and `await` at the top make it a generator or coroutine.
+    The last expression becomes the result, but for an async generator, which can have none.
 
     Raises
     ------
     SyntaxError
         As the same code would at module level; with the line it has in `tree`.
     """
-    yields, awaits = suspends(tree)
+    if suspends(tree)[0]:
+        return _compile_generator(tree, filename, flags)
+    body = list(tree.body)
+    if isinstance(last := body[-1], ast.Expr):
+        body[-1] = ast.copy_location(ast.Assign([ast.Name(RESULT, ast.Store())], last.value), last)
+    module = ast.fix_missing_locations(ast.Module(body, []))
+    code = compile(module, filename, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    assert isinstance(code, CodeType)
+    return code
+
+
+def _compile_generator(tree: ast.Module, filename: str, flags: int) -> CodeType:
+    awaits = suspends(tree)[1]
     rewriter = _ModuleLevel(filename)
     body: list[ast.stmt] = []
     for stmt in tree.body:
@@ -32,28 +46,27 @@ def compile_module(tree: ast.Module, filename: str, *, flags: int = 0) -> CodeTy
                 flags |= getattr(__future__, alias.name).compiler_flag
         else:
             body.append(rewriter.visit(stmt))
-    last = body[-1] if body else None
-    if isinstance(last, ast.Expr) and not (yields and awaits):
-        settled = ast.Call(ast.Name(_RESULT, ast.Load()), [last.value], [])
+    if isinstance(last := body[-1], ast.Expr) and not awaits:
+        settled = ast.Call(ast.Name(RESULT, ast.Load()), [last.value], [])
         body[-1] = ast.copy_location(ast.Return(settled), last)
-    names = sorted(bindings(tree))
-    if names:
+    if names := sorted(bindings(tree)):
         body.insert(0, ast.Global(names))
-    make = ast.AsyncFunctionDef if awaits else ast.FunctionDef
     arguments = ast.arguments(
         posonlyargs=[],
-        args=[ast.arg(_RESULT)],
+        args=[ast.arg(RESULT)],
         kwonlyargs=[],
         kw_defaults=[],
         defaults=[],
         vararg=None,
         kwarg=None,
     )
-    function = make(name="cell", args=arguments, body=body or [ast.Pass()], decorator_list=[])
+    make = ast.AsyncFunctionDef if awaits else ast.FunctionDef
+    function = make(name="cell", args=arguments, body=body, decorator_list=[])
     if sys.version_info >= (3, 12):
         function.type_params = []
-    module = ast.fix_missing_locations(ast.Module([function], []))
-    outer = compile(module, filename, "exec", flags, dont_inherit=True)
+    outer = compile(
+        ast.fix_missing_locations(ast.Module([function], [])), filename, "exec", flags, dont_inherit=True
+    )
     code = next(c for c in outer.co_consts if isinstance(c, CodeType))
     return code.replace(co_name="<module>", co_qualname="<module>")
 

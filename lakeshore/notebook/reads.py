@@ -123,6 +123,7 @@ class _Walk:
                 self.expr(stmt.target, known)
             case ast.AnnAssign():
                 self.expr(stmt.value, known)
+                self.expr(stmt.annotation, known)
                 if stmt.value is not None or not isinstance(stmt.target, ast.Name):
                     self.expr(stmt.target, known)
             case ast.For() | ast.AsyncFor():

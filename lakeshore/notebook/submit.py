@@ -135,7 +135,9 @@ def _calls(
         made.append(Call(fn, args, kwargs))
         return made[-1]
 
-    shape = eval(evaluate, namespace)(collect)  # noqa: S307 - the user's own cell
+    expression = eval(evaluate, namespace)  # noqa: S307 - the user's own cell
+    expression.__code__ = expression.__code__.replace(co_name="<module>", co_qualname="<module>")
+    shape = expression(collect)
     if not made:
         raise UsageError(f"{plan.label} makes no call: nothing to submit")
     return shape, made

@@ -12,13 +12,16 @@ import inspect
 import linecache
 import marshal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
 from lakeshore import settings, wire
 from lakeshore.context import run
 from lakeshore.errors import PackError
+
+RESULT = "__lakeshore_result__"
+"""The name under which a cell's code leaves its last expression, or gets the function that settles it."""
 
 
 def make_function(
@@ -77,8 +80,19 @@ def start(cell: tuple[bytes, str, str], namespace: dict[str, Any]) -> Any:
     """Run a cell on the worker; returns its result, or the generator or coroutine that it is."""
     blob, source, filename = cell
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    body = FunctionType(marshal.loads(blob), namespace, "<module>")  # noqa: S302 - arrived inside a pickle already let in
-    return body(settle)
+    code = marshal.loads(blob)  # noqa: S302 - arrived inside a pickle that was let in
+    if code.co_argcount:
+        return FunctionType(code, namespace, "<module>")(settle)
+    namespace.pop(RESULT, None)
+    coroutine = eval(code, namespace)  # noqa: S307 - as above
+    if coroutine is not None:
+        return _finish(coroutine, namespace)
+    return settle(namespace.pop(RESULT, None))
+
+
+async def _finish(coroutine: Awaitable[None], namespace: dict[str, Any]) -> Any:
+    await coroutine
+    return settle(namespace.pop(RESULT, None))
 
 
 def settle(value: Any) -> Any:

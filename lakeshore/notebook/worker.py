@@ -25,6 +25,7 @@ from lakeshore.worker.background import WorkerThread
 
 DRAIN_SECONDS = 37.0
 """How long `stop` waits for a process: its grace and what stopping a body takes."""
+UNLOAD_SECONDS = 2.0
 _TAIL_LINES = 200
 # The daemon, told to drain when its stdin ends: the kernel holds the other end, which closes however it goes.
 _LAUNCH = """\
@@ -79,7 +80,7 @@ class KernelWorker:
         if self._thread is not None:
             return self._thread.current
         rows = self.plane.invocations(self.queue, state="running", limit=20)
-        return next((row["id"] for row in rows if f"-{self._daemon.pid}" in (row["worker_id"] or "")), None)
+        return next((row["id"] for row in rows if f"-{self._daemon.pid}-" in (row["worker_id"] or "")), None)
 
     @property
     def error(self) -> str | None:
@@ -94,23 +95,25 @@ class KernelWorker:
         assert self._process is not None
         return self._process
 
-    def tell_to_stop(self) -> None:
+    def tell_to_stop(self, *, drain: bool = True) -> None:
         """Take no new job; returns at once."""
         if self._thread is not None:
-            self._thread.stop(timeout=0)
+            self._thread.stop(drain, timeout=0)
         else:
             self._daemon.hang_up()
 
-    def stop(self, timeout: float | None = None) -> bool:
+    def stop(self, timeout: float | None = None, *, drain: bool = True) -> bool:
         """Take no new job, wait for the running one; returns whether it has ended.
 
         Parameters
         ----------
         timeout : float, optional
             Seconds to wait; default its grace and what stopping a body takes.
+        drain : bool
+            Give a running body its grace; False hands a thread's job back at once.
         """
         if self._thread is not None:
-            return self._thread.stop(timeout=timeout)
+            return self._thread.stop(drain, timeout=timeout)
         return self._daemon.stop(DRAIN_SECONDS if timeout is None else timeout)
 
     def __repr__(self) -> str:
@@ -233,17 +236,23 @@ def start(
         return made
 
 
-def stop(queue: str | None = None) -> list[KernelWorker]:
-    """Stop the workers of a queue, or all; waits for what runs, and returns those that were stopped."""
+def stop(queue: str | None = None, *, drain: bool = True) -> list[KernelWorker]:
+    """Stop the workers of a queue, or all, and return them.
+
+    Parameters
+    ----------
+    drain : bool
+        Wait for what runs. False hands a thread's job back at once, and leaves a process to drain by itself.
+    """
     with _lock:
         chosen = [w for w in _workers.values() if queue in (None, w.queue)]
     for worker in chosen:
-        worker.tell_to_stop()
+        worker.tell_to_stop(drain=drain)
     for worker in chosen:
-        worker.stop()
+        worker.stop(None if drain else UNLOAD_SECONDS, drain=drain)
     with _lock:
         for place, worker in list(_workers.items()):
-            if worker in chosen and not worker.running:
+            if worker in chosen and (not worker.running or not drain):
                 del _workers[place]
     return chosen
 

@@ -28,7 +28,7 @@ def reads(text: str) -> set[str]:
         ("x = 1\ny = x", set()),
         ("x += 1", {"x"}),
         ("x = x + 1", {"x"}),
-        ("x: int = y", {"y"}),
+        ("x: int = y", {"int", "y"}),
         ("a.b = c", {"a", "c"}),
         ("a[i] = 1", {"a", "i"}),
         ("del x", {"x"}),
@@ -109,6 +109,9 @@ def run(text: str, **names: Any) -> tuple[Any, dict[str, Any]]:
         ("'only text'", "only text"),
         ("with open('/dev/null') as f:\n    t = f.read()\nt", ""),
         ("import asyncio\nf = lambda: given\nf()", 9),
+        ("exec('x = 7')\nx", 7),
+        ("x = 3\nlocals()['x'] + vars()['x'] + eval('x')", 9),
+        ("x: int = 1\nlist(__annotations__)", ["x"]),
     ],
 )
 def test_runs_as_a_module(text: str, result: Any) -> None:
@@ -141,6 +144,15 @@ def test_yield_and_await_make_generators() -> None:
         return [value async for value in made]
 
     assert asyncio.run(collect()) == [1]
+    assert names["x"] == 2
+
+
+def test_a_generator_keeps_what_a_module_may_hold() -> None:
+    text = (
+        "from __future__ import annotations\nfrom math import *\nx: Nope = floor(2.5)\ny: int\nyield x\nx + 1"
+    )
+    made, names = run(text)
+    assert list(made) == [2]
     assert names["x"] == 2
 
 
