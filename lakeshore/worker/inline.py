@@ -20,7 +20,8 @@ from lakeshore.worker.outcomes import Outcome
 
 if TYPE_CHECKING:
     from lakeshore.wire import Envelope
-    from lakeshore.worker.loop import Slot, Worker
+    from lakeshore.worker.loop import Worker
+    from lakeshore.worker.slot import Slot
 
 _log = logging.getLogger("lakeshore.worker")
 

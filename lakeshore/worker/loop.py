@@ -14,27 +14,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lakeshore import settings
-from lakeshore.errors import ClaimLost, DispatchError, PlaneUnavailable
-from lakeshore.planes.contract import Claimed, ClaimSpec, Plane
+from lakeshore.errors import PlaneUnavailable
+from lakeshore.planes.contract import ClaimSpec, Plane
 from lakeshore.queues.job import new_worker_id
-from lakeshore.states import State
 from lakeshore.worker import output
-from lakeshore.worker.execute import Ending, Options, Rules, ending, poisoned, read
+from lakeshore.worker.execute import Rules
 from lakeshore.worker.inline import InlineRunner, owns_the_process, tee_to
 from lakeshore.worker.journals import Flusher
-from lakeshore.worker.keeper import Keeper, Running
+from lakeshore.worker.keeper import Keeper
 from lakeshore.worker.options import Event, WorkerOptions
-from lakeshore.worker.outcomes import Failed, Outcome, Stopped
+from lakeshore.worker.slot import Runner, Slot
 
 if TYPE_CHECKING:
     from lakeshore.queues.sync import SyncQueue
-    from lakeshore.wire import Envelope
 
-SLICE: Final = 0.5
-"""Seconds an idle worker waits in the plane before it asks `stop` again."""
 PRUNE_AFTER: Final = 5.0
 PRUNE_EVERY: Final = 600.0
 
@@ -133,18 +129,6 @@ def run_worker(
         on_event=on_event,
     )
     return Worker(q, chosen).run_until_stopped()
-
-
-class Runner(Protocol):
-    """Where the bodies of one slot run."""
-
-    def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
-        """Run one body to its outcome; raises `ClaimLost` when a frame was refused."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what is kept warm."""
-        ...
 
 
 class Worker:
@@ -302,183 +286,3 @@ class Worker:
                 self.plane.prune(older_than=self._keep, limit=1000)
             except PlaneUnavailable as exc:
                 _log.warning("prune waits: %s", exc)
-
-
-class Slot:
-    """One job at a time of a worker.
-
-    Attributes
-    ----------
-    running : Running or None
-        The claim whose body runs.
-    """
-
-    __slots__ = ("_runner", "executed", "running", "worker", "worker_id")
-
-    def __init__(self, worker: Worker, worker_id: str) -> None:
-        self.worker, self.worker_id = worker, worker_id
-        self._runner: Runner | None = None
-        self.executed = 0
-        self.running: Running | None = None
-
-    def work(self) -> None:
-        """Take jobs until the worker drains; once: at most one."""
-        worker = self.worker
-        self._runner = worker.runner()
-        try:
-            claimed: Claimed | None = None
-            while True:
-                if claimed is None:
-                    if worker.stopping():
-                        return
-                    claimed = self._claim()
-                if claimed is not None:
-                    self.executed += 1
-                    claimed = self._job(claimed)  # raises where no body can run here: the job is back by then
-                if worker.chosen.once:
-                    return
-        finally:
-            self._runner.close()
-
-    def _claim(self) -> Claimed | None:
-        worker, spec = self.worker, self.worker.spec
-        wait = 0.0 if worker.chosen.once else SLICE
-        asked = time.monotonic()
-        try:
-            claimed = worker.plane.claim(
-                spec.queue,
-                self.worker_id,
-                kind=spec.kind,
-                temperature=spec.temperature,
-                lease=spec.lease,
-                wait=wait,
-            )
-        except PlaneUnavailable as exc:
-            self._away(exc)
-            return None
-        if claimed is None and wait:
-            worker.tidy()
-            early = worker.chosen.poll - (time.monotonic() - asked)
-            if early > 0:  # a plane that does not wait
-                time.sleep(min(early, SLICE))
-        return claimed
-
-    def _away(self, exc: PlaneUnavailable) -> None:
-        worker = self.worker
-        if worker.chosen.once:
-            raise exc
-        worker.tell(Event("plane_away", queue=worker.queue.name, detail=str(exc)))
-        pause = 0.5
-        while not worker.stopping():
-            until = time.monotonic() + pause
-            while time.monotonic() < until and not worker.stopping():
-                time.sleep(min(SLICE, max(0.0, until - time.monotonic())))
-            try:
-                worker.plane.count(worker.queue.name)
-            except PlaneUnavailable as again:
-                _log.debug("the plane is still away: %s", again)
-                pause = min(30.0, pause * 2)
-            else:
-                worker.tell(Event("plane_back", queue=worker.queue.name))
-                return
-
-    # -- one job
-
-    def _job(self, claimed: Claimed) -> Claimed | None:
-        """Run one claim to its ending; returns the job claimed with that ending."""
-        worker = self.worker
-        began = time.monotonic()
-        end, name = self._outcome(claimed)
-        following: Claimed | None = None
-        try:
-            following = self._deliver(end, claimed, began)
-        except ClaimLost as exc:
-            _log.debug("dropped the result of %s: %s", claimed.id, exc)
-            end = Ending("drop")
-        if worker.chosen.on_event is not None:
-            seconds = time.monotonic() - began
-            worker.tell(_ended(end, claimed, name, seconds, cancelled=self._was_cancelled(end, claimed)))
-        return following
-
-    def _outcome(self, claimed: Claimed) -> tuple[Ending, str]:
-        worker, chosen = self.worker, self.worker.chosen
-        options, losses, name = Options(), 0, ""
-        try:
-            job = read(claimed.envelope)
-            outcome: Outcome
-            if isinstance(job, Failed):
-                outcome = job
-            else:
-                envelope, options = job
-                name = str(envelope.cfg.get("name") or envelope.fn.get("qualname") or "")
-                losses, refusal = self._poisoned(claimed)
-                if refusal is not None:
-                    outcome = refusal
-                else:
-                    if chosen.on_event is not None:
-                        worker.tell(Event("started", claimed.id, claimed.queue, claimed.attempt, name))
-                    assert self._runner is not None
-                    outcome = self._runner.run(self, claimed, envelope, options)
-        except ClaimLost:
-            outcome = Stopped("lost")
-        except BaseException:  # no body can run here, which is no fault of the job
-            Ending("release").apply(worker.plane, claimed, self.worker_id, None)
-            raise
-        end = ending(outcome, claimed, options, retries=chosen.retries, backoff=chosen.backoff, losses=losses)
-        return end, name
-
-    def _was_cancelled(self, end: Ending, claimed: Claimed) -> bool:
-        if end.verb != "drop":
-            return False
-        try:
-            row = self.worker.plane.get(claimed.id)
-        except DispatchError:
-            return False
-        return row is not None and row["state"] == State.CANCELLED
-
-    def _poisoned(self, claimed: Claimed) -> tuple[int, Failed | None]:
-        try:
-            return poisoned(self.worker.plane, claimed)
-        except PlaneUnavailable as exc:
-            raise ClaimLost(f"the plane went away before {claimed.id!r} began ({exc})") from exc
-
-    def _deliver(self, end: Ending, claimed: Claimed, began: float) -> Claimed | None:
-        """Make the ending; while the plane is away, again and again until the lease has passed."""
-        worker = self.worker
-        job, self.running = self.running, None
-        if end.verb == "drop" or (job is not None and job.gone):
-            return None
-        try:
-            spec = None if worker.chosen.once or worker.stopping() else worker.spec
-        except BaseException:  # a `stop` that raises ends the loop, not the job
-            end.apply(worker.plane, claimed, self.worker_id, None)
-            raise
-        pause = 0.05
-        while True:
-            try:
-                return end.apply(worker.plane, claimed, self.worker_id, spec)
-            except PlaneUnavailable as exc:
-                until = job.lease_until if job is not None else began + worker.chosen.lease
-                if time.monotonic() + pause > until:
-                    raise ClaimLost(
-                        f"the plane was away until the lease of {claimed.id!r} passed. Drop this result."
-                    ) from exc
-                _log.warning("the ending of %s waits: %s", claimed.id, exc)
-                time.sleep(pause)
-                pause = min(2.0, pause * 2)
-
-    def watch(self, job: Running) -> None:
-        """Note the running claim and have the keeper keep it alive."""
-        self.running = job
-        self.worker.keeper.watch(job)
-
-
-def _ended(end: Ending, claimed: Claimed, name: str, seconds: float, *, cancelled: bool) -> Event:
-    told = {"ack": "succeeded", "release": "released", "drop": "lost"}.get(end.verb)
-    if told is None:
-        told = "retry" if end.retry else "failed"
-    if cancelled:
-        told = "cancelled"
-    error = end.error or {}
-    detail = f"{error.get('type')}: {error.get('message')}".splitlines()[0] if error else ""
-    return Event("ended", claimed.id, claimed.queue, claimed.attempt, name, told, detail[:300], seconds)

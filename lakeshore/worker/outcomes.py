@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import lakeshore
+from lakeshore import version
 from lakeshore.worker.guard import Reason
 
 TRACEBACK_LIMIT: Final = 64 * 1024
 MESSAGE_LIMIT: Final = 16 * 1024
 
-_OURS = str(Path(lakeshore.__file__).parent) + os.sep
+PACKAGE: Final = str(Path(version.__file__).parent) + os.sep
+"""Where this package's own files lie."""
 _ASYNCIO = str(Path(asyncio.__file__).parent) + os.sep
 
 
@@ -97,7 +98,7 @@ def _keep_user_frames(told: tracebacks.TracebackException, seen: set[int]) -> No
     if id(told) in seen:
         return
     seen.add(id(told))
-    frames = [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
+    frames = [frame for frame in told.stack if not frame.filename.startswith(PACKAGE)]
     while frames and frames[0].filename.startswith(_ASYNCIO):
         del frames[0]
     told.stack[:] = frames

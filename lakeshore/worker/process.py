@@ -17,10 +17,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import lakeshore
 from lakeshore import wire
 from lakeshore.errors import ClaimLost, LakeshoreError
 from lakeshore.functions import transport
@@ -30,18 +28,18 @@ from lakeshore.worker.execute import Options
 from lakeshore.worker.guard import Reason
 from lakeshore.worker.journals import Journals
 from lakeshore.worker.keeper import Running
-from lakeshore.worker.outcomes import Done, Failed, Outcome, Stopped
+from lakeshore.worker.outcomes import PACKAGE, Done, Failed, Outcome, Stopped
 
 if TYPE_CHECKING:
     from lakeshore.wire import Envelope
-    from lakeshore.worker.loop import Slot, Worker
+    from lakeshore.worker.loop import Worker
+    from lakeshore.worker.slot import Slot
 
 KILL_AFTER: Final = 5.0
 """Seconds between SIGTERM and SIGKILL for a body that is to stop."""
 START_WAIT: Final = 60.0
 CLOSE_WAIT: Final = 2.0
 _TAIL: Final = 2000
-_PACKAGE: Final = str(Path(lakeshore.__file__).parent) + os.sep
 
 _START: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
@@ -389,7 +387,7 @@ class _Conversation:
 
 def _is_ours(line: str) -> bool:
     """Whether a line of a crash report is a frame of the worker's own."""
-    return f'File "{_PACKAGE}' in line or 'File "<string>"' in line or line.startswith("Extension modules:")
+    return f'File "{PACKAGE}' in line or 'File "<string>"' in line or line.startswith("Extension modules:")
 
 
 def _how(code: int) -> str:

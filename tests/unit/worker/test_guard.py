@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -98,18 +99,35 @@ def test_a_shield_does_not_open_once_stopped():
 
 def test_a_stop_at_any_moment_neither_leaks_nor_loses_the_end():
     """The race of end and stop, many times: what comes back is the value or the stop, and then silence."""
-    for n in range(300):
-        guard = Guard()
-        stopper = threading.Thread(target=guard.stop, args=("lost",))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for n in range(600):
+            _race(n % 60)
+    finally:
+        sys.setswitchinterval(before)
 
-        def body(n=n, stopper=stopper):
-            stopper.start()
-            for _ in range(n * 3):
-                pass
-            return "value"
 
-        value, failure = guard.run(body)
-        stopper.join()
-        for _ in range(50):
+def _race(n):
+    guard = Guard()
+    near = []
+
+    def stop():
+        while not near:
             pass
-        assert (value == "value") != isinstance(failure, JobCancelled)
+        guard.stop("lost")
+
+    def body():
+        stopper.start()
+        near.append(True)
+        for _ in range(n):
+            pass
+        return "value"
+
+    stopper = threading.Thread(target=stop)
+    value, failure = guard.run(body)
+    near.append(True)
+    stopper.join()
+    for _ in range(50):
+        pass
+    assert (value == "value") != isinstance(failure, JobCancelled)
