@@ -337,10 +337,11 @@ def frame_item(seq: int, data: bytes) -> bytes | None:
     """Return one row of a plain stream: a frame with the row's seq; None for an attempt's boundary."""
     try:
         again = wire.reseq(data, seq)
+        opens = again[1] == wire.FrameKind.BEGIN
+        if opens and "total" not in (wire.Frame.from_bytes(data).meta or {}):
+            return None
     except UnpackError:
         return wire.Frame(wire.FrameKind.VALUE, seq, data).to_bytes()
-    if again[1] == wire.FrameKind.BEGIN and "total" not in (wire.Frame.from_bytes(data).meta or {}):
-        return None
     return again
 
 

@@ -38,6 +38,14 @@ def files() -> list[str]:
     return [source.name]
 
 
+def use_http() -> None:
+    """A control plane is a plane."""
+    plane: dls.Plane = dls.HttpDispatch(
+        "https://cp.example.com", token="t", namespace="lab", timeout=5.0, insecure=False
+    )
+    print(SyncQueue("gpu", dispatch=plane).count(), plane.trusted)
+
+
 def use_sync() -> None:
     """Submit, stream, fetch."""
     plane: dls.Plane = Dispatch(":memory:", ns="tests")

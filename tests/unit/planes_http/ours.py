@@ -124,18 +124,17 @@ class Ours(Loopback):
         except WaitTimeout:
             there = []
         request.start(ROWS if rows else protocol.FRAMES, headers)
-        cursor = since
+        cursor, silence = since, 0.0 if request.query.get("wait") == "0" else KEEPALIVE_SECONDS
         while not self.stopping.is_set():
+            fresh = self.plane.journal_read(id, since=cursor, timeout=silence)
             try:
-                for seq, data in there or self.plane.journal_read(
-                    id, since=cursor, timeout=KEEPALIVE_SECONDS
-                ):
+                for seq, data in there or fresh:
                     cursor = seq
                     item = protocol.row_item(seq, data) if rows else protocol.frame_item(seq, data)
                     request.chunk(item or b"")
                 break
             except WaitTimeout:
-                if request.query.get("wait") == "0":
+                if silence == 0:
                     break
                 request.chunk(KEEPALIVE if rows else b"")
         request.finish()
