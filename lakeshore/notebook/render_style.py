@@ -53,7 +53,8 @@ border-top:1px solid var(--lk-line);margin-top:6px;padding-top:6px}
 .lk-record .lk-body{align-items:start}
 .lk-body>div{min-width:0}
 .lk-cap{font-size:11px;opacity:.72}
-.lakeshore-panel pre{margin:0;padding:0;line-height:1.45;white-space:pre-wrap;background:none;border:0;
+.lakeshore-panel pre{margin:0;padding:0;line-height:1.45;white-space:pre-wrap;word-break:normal;
+overflow-wrap:anywhere;background:none;border:0;
 color:inherit;overflow:hidden;unicode-bidi:isolate}
 .lk-scroll{overflow-x:auto}
 .lakeshore-panel table{border-collapse:collapse;margin:0;font-size:12px;border:0}
