@@ -162,7 +162,7 @@ class _Planner:
     def plan(self, fn: str | None, whole: bool) -> Plan:
         if fn is not None:
             return self.as_def(fn)
-        if whole or any(suspends(self.source.tree)):
+        if whole or suspends(self.source.tree)[0] or any(suspends(ast.Module(self.body[-1:], []))):
             return self.as_cell()
         call = self.as_call()
         if call is not None:

@@ -18,7 +18,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_loca
 
 from lakeshore import settings, wire
 from lakeshore.errors import UnpackError
-from lakeshore.notebook import arguments, completion, jobs
+from lakeshore.notebook import arguments, completion, jobs, words
 from lakeshore.notebook.cell import nearest
 from lakeshore.notebook.one_line import one_line
 from lakeshore.notebook.tables import Record, Table, Text, ago, first_line, plain, span
@@ -61,10 +61,8 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True
-        words = arguments.split(line)
-        evaluate = self._evaluator(local_ns or {})
-        words = arguments.expand_all(words, evaluate)
-        command, rest = (words[0], words[1:]) if words else ("status" if cell is None else "", [])
+        parts = words.expand_all(words.split(line), self._evaluator(local_ns or {}))
+        command, rest = (parts[0], parts[1:]) if parts else ("status" if cell is None else "", [])
         if command in ("-h", "--help"):
             command = "help"
         self._check_command(command, cell)

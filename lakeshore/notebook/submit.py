@@ -4,6 +4,7 @@ from __future__ import annotations
 import __future__
 
 import argparse
+import ast
 import linecache
 import math
 import sys
@@ -17,6 +18,7 @@ from IPython.core.error import UsageError
 from lakeshore.functions import transport
 from lakeshore.functions.thunk import Thunk, thunk
 from lakeshore.notebook import cell, jobs, source, whole
+from lakeshore.notebook.here import run_here
 from lakeshore.notebook.one_line import one_line
 from lakeshore.notebook.tables import Table, plain, size
 from lakeshore.planes.contract import Plane, Submission
@@ -117,11 +119,12 @@ def _calls(
         )
         call = Call(function, (), {})
         return call, [call]
-    here = compile(shell.transform_ast(plan.here), plan.filename, "exec", flags, dont_inherit=True)
+    allowed = flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    here = compile(shell.transform_ast(plan.here), plan.filename, "exec", allowed, dont_inherit=True)
     evaluate = None
     if plan.calls is not None:
         evaluate = compile(plan.calls, plan.filename, "eval", flags, dont_inherit=True)
-    exec(here, namespace)  # noqa: S102 - the user's own cell
+    run_here(here, namespace)
     if evaluate is None:
         call = _named_call(plan.fn or "", namespace, options)
         return call, [call]

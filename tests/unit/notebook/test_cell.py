@@ -90,6 +90,7 @@ def plan(body: str, **options: Any) -> cell.Plan:
         "from own_module import train as imported\nimported(1)",
         "import own_module\nown_module.train(1)",
         "%matplotlib inline\nx = !ls\ntrain(1)",
+        "x = await load()\ntrain(x)",
     ],
 )
 def test_calls(last: str) -> None:
@@ -127,6 +128,7 @@ def test_calls(last: str) -> None:
         "if True:\n    train(1)",
         "await train(1)",
         "yield 1\ntrain(1)",
+        "train(await load())",
         "from math import sqrt\nsqrt(2)",
         "from collections import OrderedDict\nOrderedDict()",
         "from not_a_module_here import f\nf()",

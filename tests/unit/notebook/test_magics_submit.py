@@ -147,6 +147,12 @@ def test_a_result_that_cannot_be_packed_is_shown(nb: Notebook) -> None:
     assert "Figure" in log
 
 
+def test_a_whole_cell_uses_what_the_notebook_has(nb: Notebook) -> None:
+    nb("import math\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\np = P(3)")
+    nb(f"{SUBMIT}\n[isinstance(p, P), math.floor(p.x + 0.5), P(4).x]")
+    assert nb.result(nb.names["_lakeshore"]) == [True, 3, 4]
+
+
 def test_force(nb: Notebook) -> None:
     nb("def train(x):\n    return x")
     nb(f"{SUBMIT} --cell\ny = 3\ntrain(y)")
@@ -166,6 +172,35 @@ def test_what_runs_here_may_use_magics_and_fail(nb: Notebook) -> None:
     assert "y = x / 0" in cell.out
     assert "submit.py" not in cell.out
     assert nb.names["x"] == 1
+
+
+def test_what_runs_here_may_await(nb: Notebook) -> None:
+    nb(
+        "import asyncio\nasync def get():\n    await asyncio.sleep(0)\n    print('got')\n    return 5\n"
+        "def f(x): return x"
+    )
+    cell = nb.run(f"{SUBMIT}\nx = await get()\nf(x)")
+    assert cell.out == "got\n"
+    assert nb.names["x"] == nb.result(nb.names["_lakeshore"]) == 5
+    cell = nb.run(f"{SUBMIT}\nx = await get()\nx / 0\nf(x)")
+    assert isinstance(cell.error, ZeroDivisionError)
+    assert "x / 0" in cell.out
+
+    async def in_a_running_loop() -> None:
+        nb(f"{SUBMIT}\nx = await get()\nf(x + 1)")
+
+    import asyncio
+
+    asyncio.run(in_a_running_loop())
+    assert nb.result(nb.names["_lakeshore"]) == 6
+
+
+def test_ctrl_c_ends_an_await_here(nb: Notebook) -> None:
+    nb("import asyncio, threading, signal\ndef f(x): return x")
+    ring = "threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()"
+    cell = nb.run(f"{SUBMIT}\n{ring}\nawait asyncio.sleep(30)\nf(1)")
+    assert isinstance(cell.error, KeyboardInterrupt)
+    assert nb.plane.queues() == {}
 
 
 # -- refusals
