@@ -222,7 +222,7 @@ def _work(flags: argparse.Namespace, environment: settings.Settings, plane: Plan
         executed = worker.run()
     except LakeshoreError as exc:
         _log.error("%s", exc)
-        return 1
+        return 3 if isinstance(exc, PlaneUnavailable) else 1
     if not flags.once:
         _log.info("drained: %d job%s executed", executed, "" if executed == 1 else "s")
     return 0

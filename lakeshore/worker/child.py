@@ -6,6 +6,7 @@ It holds no plane and no claim: it runs one body at a time and reports over a so
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import io
 import os
@@ -90,7 +91,7 @@ class Reports:
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Send the newest progress."""
-        self.send("progress", done, total, note)
+        self.send("progress", done, total, None if note is None else str(note)[:1000])
 
     def show(self, obj: object) -> None:
         """Send an object's display."""
@@ -177,7 +178,8 @@ class Child:
             guard.close()
             self._guard = self._reports.guard = None
         self._flush()
-        os.chdir(self._home)
+        with contextlib.suppress(OSError):  # a body may have removed it
+            os.chdir(self._home)
         if isinstance(outcome, Done):
             self._reports.send("done", outcome.result, outcome.frames)
         elif isinstance(outcome, Failed):

@@ -16,6 +16,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
+from lakeshore import wire
+from lakeshore.errors import WireError
+
 DISPLAY_LIMIT: Final = 1024 * 1024
 """Bytes that one display may have."""
 
@@ -48,7 +51,10 @@ def bounded(data: dict[str, Any]) -> dict[str, Any]:
             value = value.decode() if mime.startswith("text/") else base64.b64encode(value).decode()
         if mime in ("image/png", "image/jpeg") and len(value) > room:
             mime, value = _smaller(mime, value, room)
-        size = len(value) if isinstance(value, str) else len(repr(value))
+        try:
+            size = len(wire.pack(value))
+        except WireError:
+            continue
         if size <= room:
             kept[mime] = value
             room -= size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -64,7 +65,8 @@ class InlineRunner:
         finally:
             worker.keeper.forget(job)
             if self._home is not None:
-                os.chdir(self._home)
+                with contextlib.suppress(OSError):  # a body may have removed it
+                    os.chdir(self._home)
 
     def close(self) -> None:
         """Nothing is kept."""

@@ -250,7 +250,7 @@ class Journals:
         """Take the newest progress; written at most ten times a second, the last one always."""
         if self._closed:
             return
-        self._progress = {"done": done, "total": total, "note": note}
+        self._progress = {"done": done, "total": total, "note": None if note is None else str(note)[:1000]}
         self._flusher.at(self, self._progress_at + PROGRESS_EVERY)
 
     def flush_due(self) -> None:

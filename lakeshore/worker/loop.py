@@ -167,6 +167,7 @@ class Worker:
         self.slots = [Slot(self, self.id if n == 0 else f"{self.id}.{n}") for n in range(chosen.concurrency)]
         self._drain_from: float | None = None
         self.at_once = False
+        self._failure: BaseException | None = None
         self._keep = settings.read().keep
         self._prune_at = time.monotonic() + PRUNE_AFTER
 
@@ -220,7 +221,9 @@ class Worker:
             self.flusher.start()
             self.keeper.start()
             others = [
-                threading.Thread(target=slot.work, name=f"lakeshore-{slot.worker_id}", daemon=True)
+                threading.Thread(
+                    target=self._beside, args=(slot,), name=f"lakeshore-{slot.worker_id}", daemon=True
+                )
                 for slot in ([] if self.chosen.once else self.slots[1:])
             ]
             for thread in others:
@@ -231,7 +234,16 @@ class Worker:
                 self.drain()
                 for thread in others:
                     thread.join()
+        if self._failure is not None:
+            raise self._failure
         return self.executed
+
+    def _beside(self, slot: Slot) -> None:
+        try:
+            slot.work()
+        except BaseException as exc:  # noqa: BLE001 - raised again by `run`, once the other slots have drained
+            self._failure = exc
+            self.drain()
 
     def run_until_stopped(self) -> int:
         """As `run`; in the main thread Ctrl-C drains, and a second one hands the job back at once."""

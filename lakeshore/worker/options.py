@@ -70,7 +70,10 @@ class WorkerOptions:
         ValueError
             For an option out of its range; the message says what is wanted.
         """
-        base = Path.cwd() if root is None else Path(root).expanduser().absolute()
+        try:
+            base = Path.cwd() if root is None else Path(root).expanduser().absolute()
+        except FileNotFoundError:
+            raise ValueError("the working directory is gone; start the worker in one that exists") from None
         if base.exists() and not base.is_dir():
             raise ValueError(f"root {str(base)!r}: is a file; give a directory")
         modules = options.get("allow_modules", ())

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lakeshore import wire
-from lakeshore.errors import ClaimLost, LakeshoreError
+from lakeshore.errors import ClaimLost
 from lakeshore.functions import transport
 from lakeshore.planes.contract import Claimed
 from lakeshore.worker import pipe
@@ -29,11 +29,11 @@ from lakeshore.worker.guard import Reason
 from lakeshore.worker.journals import Journals
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.outcomes import PACKAGE, Done, Failed, Outcome, Stopped
+from lakeshore.worker.slot import Slot, Unusable
 
 if TYPE_CHECKING:
     from lakeshore.wire import Envelope
     from lakeshore.worker.loop import Worker
-    from lakeshore.worker.slot import Slot
 
 KILL_AFTER: Final = 5.0
 """Seconds between SIGTERM and SIGKILL for a body that is to stop."""
@@ -45,10 +45,6 @@ _START: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
     "from lakeshore.worker.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
-
-
-class ChildUnusable(LakeshoreError):
-    """No child process comes up: the fault is this worker's, not the job's."""
 
 
 class Child:
@@ -103,7 +99,7 @@ class Child:
 
         Raises
         ------
-        ChildUnusable
+        Unusable
             When it ended instead, with the last that it said.
         """
         if self._setup is None:
@@ -119,7 +115,7 @@ class Child:
                 self.kill()
                 code = self.close()
                 lines = "".join(said).strip().splitlines()[-5:]
-                raise ChildUnusable(
+                raise Unusable(
                     f"the child process for bodies does not start (it {_how(code)}): " + " | ".join(lines)
                 )
 
@@ -284,7 +280,7 @@ class ChildRunner:
             try:
                 child = self._child = self._spawn()
             except OSError as exc:
-                raise ChildUnusable(f"no child process for bodies can be started: {exc}") from exc
+                raise Unusable(f"no child process for bodies can be started: {exc}") from exc
         if not child.ready:
             job = Running(claimed, slot.worker_id, _NoBody(), self._worker.chosen.lease, None)
             self._worker.keeper.watch(job)

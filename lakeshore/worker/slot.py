@@ -6,13 +6,13 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lakeshore.errors import ClaimLost, DispatchError, PlaneUnavailable
+from lakeshore.errors import ClaimLost, DispatchError, LakeshoreError, PlaneUnavailable
 from lakeshore.planes.contract import Claimed
 from lakeshore.states import State
 from lakeshore.worker.execute import Ending, Options, ending, poisoned, read
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.options import Event
-from lakeshore.worker.outcomes import Failed, Outcome, Stopped
+from lakeshore.worker.outcomes import Failed, Outcome, Stopped, failed
 
 if TYPE_CHECKING:
     from lakeshore.wire import Envelope
@@ -24,11 +24,23 @@ SLICE: Final = 0.5
 _log = logging.getLogger("lakeshore.worker")
 
 
+class Unusable(LakeshoreError):
+    """No body can run here: the fault is this worker's, and its job goes back unharmed."""
+
+
 class Runner(Protocol):
     """Where the bodies of one slot run."""
 
     def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
-        """Run one body to its outcome; raises `ClaimLost` when a frame was refused."""
+        """Run one body to its outcome.
+
+        Raises
+        ------
+        ClaimLost
+            When a frame was refused.
+        Unusable
+            When no body can run here.
+        """
         ...
 
     def close(self) -> None:
@@ -142,7 +154,7 @@ class Slot:
                 outcome = job
             else:
                 envelope, options = job
-                name = str(envelope.cfg.get("name") or envelope.fn.get("qualname") or "")
+                name = str(envelope.cfg.get("name") or envelope.fn.get("qualname") or "")[:200]
                 losses, refusal = self._poisoned(claimed)
                 if refusal is not None:
                     outcome = refusal
@@ -153,9 +165,12 @@ class Slot:
                     outcome = self._runner.run(self, claimed, envelope, options)
         except ClaimLost:
             outcome = Stopped("lost")
-        except BaseException:  # no body can run here, which is no fault of the job
+        except Unusable:
             Ending("release").apply(worker.plane, claimed, self.worker_id, None)
             raise
+        except Exception as exc:  # noqa: BLE001 - a fault of ours: the job ends with it, and the worker goes on
+            _log.exception("running %s failed in the worker", claimed.id)
+            outcome = failed(exc)
         end = ending(outcome, claimed, options, retries=chosen.retries, backoff=chosen.backoff, losses=losses)
         return end, name
 

@@ -438,3 +438,61 @@ def test_idle_workers_prune_what_may_go(q, plane, monkeypatch):
     inv = q.submit(thunk(lambda: 1))
     with WorkerThread(q):
         wait_until(lambda: plane.get(inv) is None)
+
+
+def test_a_fault_of_ours_fails_the_job_and_not_the_worker(q, plane, drain, monkeypatch):
+    monkeypatch.setattr("lakeshore.worker.inline.perform", lambda *args, **options: 1 / 0)
+    inv = q.submit(thunk(lambda: 1))
+    assert drain(retries=0) == 1
+    assert plane.get(inv)["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_a_slot_that_cannot_go_on_ends_the_worker_with_its_error(q):
+    calls = []
+
+    def claim(*args, **options):
+        calls.append(1)
+        time.sleep(0.01)
+        if len(calls) > 3 and threading.current_thread() is not main:
+            raise LookupError("in a slot")
+        return
+
+    main = threading.current_thread()
+    q.plane.claim = claim
+    with pytest.raises(LookupError, match="in a slot"):
+        run_worker(q, concurrency=2)
+
+
+def test_a_working_directory_that_is_gone(q, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ValueError, match="working directory is gone"):
+        run_worker(q, once=True)
+
+
+def test_a_body_that_removes_its_directory_harms_nobody(q, plane, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    q.submit(thunk(os.rmdir, str(here)))
+    inv = q.submit(thunk(lambda: 1))
+    run_worker(q, stop=lambda: plane.count("gpu", "queued") == 0, root=tmp_path)
+    assert q.result(inv) == 1
+
+
+def test_odd_progress_and_displays_are_told_as_far_as_they_can_be(q, drain):
+    class Odd:
+        def _repr_mimebundle_(self, include=None, exclude=None):
+            return {"application/json": {"x": object()}, "text/plain": "odd"}
+
+    def job():
+        run.progress(1, float("inf"), object())
+        run.display(Odd())
+        return "fine"
+
+    inv = q.submit(thunk(job))
+    drain(retries=0)
+    assert q.result(inv) == "fine"
+    assert list(q.logs(inv)) == [{"display": {"text/plain": "odd"}}]
