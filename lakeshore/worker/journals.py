@@ -216,14 +216,16 @@ class Journals:
             self._pending += frames
 
     def flush_values(self) -> None:
-        """Commit the values that wait."""
-        if not self._pending:
-            return
+        """Commit the values that wait, after any commit that is under way."""
         with self._commit:
             with self._lock:
                 frames, self._pending = self._pending, []
             if frames:
-                self._values.write(frames)
+                try:
+                    self._values.write(frames)
+                except DispatchError as exc:
+                    self._error = exc
+                    raise
                 self._flushed_at = time.monotonic()
 
     # -- log and progress
@@ -289,8 +291,7 @@ class Journals:
         """
         self._closed = True
         self._flusher.forget(self)
-        if self._pending:
-            self.flush_values()
+        self.flush_values()
         if (
             self._output.waits
             or self._output.dropped
