@@ -10,6 +10,8 @@ leaves it to the plane.
 from __future__ import annotations
 
 import math
+import numbers
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -20,6 +22,7 @@ Kind = Literal["fifo", "priority", "filo", "boltzmann"]
 KINDS: tuple[str, ...] = ("fifo", "priority", "filo", "boltzmann")
 POISON_LOSSES = 3
 """A job whose worker died this often is not run again."""
+_ID = re.compile("[A-Za-z0-9_-]{1,128}")
 SIBLINGS = (".log", ".progress")
 """Suffixes of the journals that belong to an invocation beside its own."""
 
@@ -339,11 +342,7 @@ def check_id(value: object, what: str = "id") -> str:
     """Return an invocation id that may be stored, or raise `ValueError`."""
     if not isinstance(value, str):
         raise ValueError(f"{what} {value!r}: wants a str, got {type(value).__name__}")
-    if (
-        not 1 <= len(value) <= 128
-        or not value.isascii()
-        or not value.replace("-", "_").replace("_", "a").isalnum()
-    ):
+    if _ID.fullmatch(value) is None:
         raise ValueError(f"{what} {value[:140]!r}: wants 1 to 128 of A-Z a-z 0-9 _ -")
     return value
 
@@ -363,7 +362,7 @@ def check_name(value: object, what: str) -> str:
 
 def check_number(value: object, what: str, *, minimum: float = -math.inf) -> float:
     """Return a finite number of at least `minimum` as float, or raise `ValueError`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy's scalars are Real
         raise ValueError(f"{what} {value!r}: wants a number, got {type(value).__name__}")
     try:
         number = float(value)
@@ -377,6 +376,8 @@ def check_number(value: object, what: str, *, minimum: float = -math.inf) -> flo
 
 def check_spec(spec: ClaimSpec) -> ClaimSpec:
     """Return a claim that a plane can make, or raise `ValueError`."""
+    if not isinstance(spec, ClaimSpec):
+        raise ValueError(f"next {spec!r}: wants a ClaimSpec, got {type(spec).__name__}")
     check_name(spec.queue, "queue")
     if spec.kind not in KINDS:
         raise ValueError(f"kind {spec.kind!r}: wants one of {', '.join(KINDS)}")

@@ -183,6 +183,7 @@ class FolderBelfry:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._name = str(folder)
         self._count = itertools.count()
         self._lock = Lock()
         self._listed: dict[str, list[str]] = {}
@@ -249,7 +250,7 @@ class FolderBelfry:
     def ring(self, topics: list[str]) -> None:
         """Ring every bell of these topics."""
         with contextlib.suppress(OSError):  # the folder is gone or not ours: waiters look by themselves
-            modified = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - each commit asks, Path costs thrice
+            modified = os.stat(self._name).st_mtime_ns  # noqa: PTH116 - each commit asks, Path costs thrice
             racy = _RACY_NS if modified % 1_000_000_000 else _RACY_WHOLE_NS
             if self._stamp[0] != modified or self._stamp[1] - modified < racy:
                 self._list(modified)

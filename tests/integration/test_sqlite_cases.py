@@ -62,6 +62,11 @@ def finish(process: subprocess.Popen[str], *, timeout: float = 120) -> str:
     return out
 
 
+def wait_until_stopped(process: subprocess.Popen[str]) -> None:
+    """Wait for a process that stops itself."""
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def sound(path: Path) -> None:
     """Check the file by another SQLite, when no plane is open on it."""
     with sqlite3.connect(path) as db:
@@ -367,6 +372,7 @@ def test_a_stopped_worker_that_wakes_is_refused(tmp_path: Path) -> None:
         process = spawn(code, path)
         assert process.stdout is not None
         assert process.stdout.readline() == "claimed\n"
+        wait_until_stopped(process)
         job = plane.claim("gpu", "w", wait=5.0)  # the same worker id: only the fence differs
         assert job is not None
         plane.journal_append(job.id, None, b"new", worker_id="w", fence=job.fence)
@@ -391,6 +397,7 @@ def test_a_stopped_holder_of_the_side_lock_delays_others_once(tmp_path: Path) ->
     process = spawn(code, path)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
+    wait_until_stopped(process)
     began = time.monotonic()
     plane.submit("gpu", b"e", id="a")
     first = time.monotonic() - began
