@@ -249,11 +249,13 @@ class FolderBelfry:
 
     def ring(self, topics: list[str]) -> None:
         """Ring every bell of these topics."""
-        with contextlib.suppress(OSError):  # the folder is gone or not ours: waiters look by themselves
+        try:
             modified = os.stat(self._name).st_mtime_ns  # noqa: PTH116 - each commit asks, Path costs thrice
             racy = _RACY_NS if modified % 1_000_000_000 else _RACY_WHOLE_NS
             if self._stamp[0] != modified or self._stamp[1] - modified < racy:
                 self._list(modified)
+        except OSError:
+            return  # the folder is gone or not ours: waiters look by themselves
         if not self._listed:
             return
         for topic in topics:
@@ -264,7 +266,7 @@ class FolderBelfry:
         listed: dict[str, list[str]] = {}
         with self._lock:
             now = time.time_ns()
-            names = os.listdir(self._folder)  # noqa: PTH208 - as above
+            names = os.listdir(self._name)  # noqa: PTH208 - as above
             for name in names:
                 listed.setdefault(name.partition(".")[0], []).append(name)
             for gone in self._ends.keys() - set(names):

@@ -82,11 +82,14 @@ class Turn:
                 return
             self.leave = functools.partial(fcntl.lockf, fd, fcntl.LOCK_UN, 2, _TURNSTILE)
             self._fd = fd
-        if self._try(_TURNSTILE, 2):
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 2, _TURNSTILE)
+        except OSError:
+            if not self._stuck:
+                self._queue_up()
+        else:
             self._stuck = False
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _TURNSTILE)
-        elif not self._stuck:
-            self._queue_up()
 
     def _queue_up(self) -> None:
         end = time.monotonic() + PATIENCE
@@ -97,9 +100,9 @@ class Turn:
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _TURNSTILE)
 
-    def _try(self, which: int, length: int = 1) -> bool:
+    def _try(self, which: int) -> bool:
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, which)
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, which)
         except OSError:
             return False
         return True
