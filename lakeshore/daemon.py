@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,7 +33,7 @@ _log = logging.getLogger("lakeshore.daemon")
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"lakeshore: {message}. See python -m lakeshore.daemon --help\n")
+        self.exit(2, f"lakeshore: {message.rstrip('.')}. See python -m lakeshore.daemon --help\n")
 
 
 def _seconds(text: str) -> float:
@@ -61,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     add("--url", help="a control plane's address (or LAKESHORE_URL)")
     add("--token", help="its token (better: LAKESHORE_CLIENT_TOKEN or --token-file)")
     add("--token-file", help="a file that holds its token")
+    add("--insecure", action="store_true", help="allow plain http to another machine")
     add("--namespace", help="the namespace (or LAKESHORE_NAMESPACE; default: default)")
     add("--allow-pickled", action="store_true", help="with --url: run by-value functions too")
     add("--allow-module", action="append", default=[], metavar="M", help="run M's functions by reference")
@@ -100,18 +103,40 @@ def parser() -> argparse.ArgumentParser:
 def check(made: argparse.ArgumentParser, flags: argparse.Namespace) -> settings.Settings:
     """Check flags and environment together; returns the environment, or exits with one line and code 2."""
     try:
-        environment = settings.read()
+        environment = read_environment(flags)
         if flags.queue or environment.queue:
             check_name(flags.queue or environment.queue, "queue")
-        check_name(flags.namespace or environment.namespace, "namespace")
+        check_name(environment.namespace, "namespace")
         options(flags, environment)
     except ValueError as exc:
         made.error(str(exc))
     if not (flags.queue or environment.queue):
         made.error("no queue; give --queue NAME or set LAKESHORE_QUEUE")
-    if flags.url or environment.url:
-        made.error("this version has no client for a control plane; leave out --url and LAKESHORE_URL")
     return environment
+
+
+def read_environment(flags: argparse.Namespace) -> settings.Settings:
+    """Return the environment with the flags over it.
+
+    Raises
+    ------
+    ValueError
+        For a variable or a token file that cannot be used.
+    """
+    environment = settings.read()
+    token = flags.token or environment.token
+    if flags.token_file:
+        try:
+            token = Path(flags.token_file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ValueError(f"--token-file {flags.token_file!r} cannot be read: {exc}") from None
+    return replace(
+        environment,
+        url=flags.url or environment.url,
+        token=token,
+        namespace=flags.namespace or environment.namespace,
+        insecure=flags.insecure or environment.insecure,
+    )
 
 
 def options(flags: argparse.Namespace, environment: settings.Settings) -> WorkerOptions:
@@ -126,7 +151,7 @@ def options(flags: argparse.Namespace, environment: settings.Settings) -> Worker
         root=flags.root or environment.root,
         once=flags.once,
         retries=flags.retries,
-        allow_pickled=True,
+        allow_pickled=environment.url is None or flags.allow_pickled,
         runtime_policy=flags.runtime_policy or environment.runtime_policy,
         lease=flags.lease,
         backoff=flags.backoff,
@@ -145,12 +170,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request says nothing of the jobs
     logging.raiseExceptions = False  # a closed stderr must not end a worker
     environment = check(made, flags)
     signals = _Signals()
     if flags.drain_on_eof:
         threading.Thread(target=_drain_on_eof, name="lakeshore-eof", daemon=True).start()
-    plane = _open(flags.namespace or environment.namespace, signals, once=flags.once)
+    try:
+        plane = _open(environment, signals, once=flags.once)
+    except (LakeshoreError, ValueError) as exc:
+        made.error(str(exc))
     if plane is None:
         return 0 if signals.count else 3
     try:
@@ -176,16 +205,14 @@ class _Signals:
             self.worker.drain(at_once=self.count > 1)
 
 
-def _open(namespace: str, signals: _Signals, *, once: bool) -> Plane | None:
-    """Open the local plane, waiting for it to become usable; None when told to stop (or once: at once)."""
-    from dataclasses import replace
-
+def _open(environment: settings.Settings, signals: _Signals, *, once: bool) -> Plane | None:
+    """Open the plane, waiting for it to become usable; None when told to stop (or once: at once)."""
     from lakeshore.planes.default import open_plane
 
     pause, said = 0.5, ""
     while not signals.count:
         try:
-            return open_plane(replace(settings.read(), namespace=namespace))
+            return open_plane(environment)
         except PlaneUnavailable as exc:
             if str(exc) != said:
                 _log.error("plane away: %s", exc)

@@ -36,6 +36,8 @@ class Settings:
         ``LAKESHORE_KEEP`` (``30d``, ``12h``) in seconds; None keeps everything.
     allow_network_fs : bool
         ``LAKESHORE_ALLOW_NETWORK_FS=1``.
+    insecure : bool
+        ``LAKESHORE_INSECURE=1``: plain http to a control plane on another machine.
     """
 
     home: Path
@@ -48,6 +50,7 @@ class Settings:
     max_payload: int = MAX_PAYLOAD_DEFAULT
     keep: float | None = None
     allow_network_fs: bool = False
+    insecure: bool = False
 
     @property
     def database(self) -> Path:
@@ -104,4 +107,5 @@ def read() -> Settings:
         max_payload=limit,
         keep=duration(keep) if keep else None,
         allow_network_fs=text("LAKESHORE_ALLOW_NETWORK_FS") == "1",
+        insecure=text("LAKESHORE_INSECURE") == "1",
     )

@@ -39,7 +39,12 @@ def open_plane(environment: settings.Settings) -> Plane:
     """Open a new plane for these settings."""
     if environment.url:
         token = environment.token or stored_token(environment.home, environment.url)
-        return HttpDispatch(environment.url, token=token, namespace=environment.namespace)
+        return HttpDispatch(
+            environment.url,
+            token=token,
+            namespace=environment.namespace,
+            insecure=environment.insecure,
+        )
     make_home(environment.home)
     return Dispatch(str(environment.database), ns=environment.namespace)
 

@@ -92,7 +92,8 @@ class Address:
         if not (secure or loopback or insecure):
             raise AddressError(
                 f"base_url {text!r}: plain http would show the token and every job to the network. "
-                "Use https://, or pass insecure=True where the network itself is trusted."
+                "Use https://, or allow it where the network itself is trusted: insecure=True, "
+                "--insecure or LAKESHORE_INSECURE=1."
             )
         return cls(f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}", loopback, secure)
 

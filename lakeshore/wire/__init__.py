@@ -6,6 +6,7 @@ justify.
 
 from __future__ import annotations
 
+from lakeshore.errors import CodecError
 from lakeshore.wire.envelope import WIRE_VERSION, Envelope
 from lakeshore.wire.frames import (
     CHUNK_SIZE,
@@ -20,7 +21,7 @@ from lakeshore.wire.frames import (
     reseq,
     value_frames,
 )
-from lakeshore.wire.registry import Codec, CodecError, register
+from lakeshore.wire.registry import Codec, register
 from lakeshore.wire.values import MAX_DEPTH, pack, unpack
 
 __all__ = [

@@ -1,0 +1,81 @@
+"""The daemon against a control plane: flags, environment, trust, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from unit.planes_http.loopback import TOKEN
+
+from lakeshore import InvocationFailed, SyncQueue, thunk
+
+
+def daemon(*flags: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lakeshore.daemon", "--queue", "gpu", "--once", *flags]
+    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def q(connect, ours) -> SyncQueue:
+    return SyncQueue("gpu", dispatch=connect(ours))
+
+
+def test_by_value_functions_run_only_where_they_are_allowed(q, ours, tmp_path):
+    def local() -> int:
+        return 42
+
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    refused = q.submit(thunk(local))
+    done = daemon("--url", ours.url, "--token-file", str(token), "--root", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(InvocationFailed, match="--allow-pickled"):
+        q.result(refused)
+    taken = q.submit(thunk(local))
+    done = daemon("--url", ours.url, "--token-file", str(token), "--root", str(tmp_path), "--allow-pickled")
+    assert done.returncode == 0, done.stderr
+    assert q.result(taken) == 42
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_the_environment_fills_the_gaps_and_yields_stream(q, ours, tmp_path):
+    def squares(n: int):
+        for i in range(n):
+            yield i * i
+        return "done"
+
+    inv = q.submit(thunk(squares, 4))
+    done = daemon(
+        "--allow-pickled", "--root", str(tmp_path), LAKESHORE_URL=ours.url, LAKESHORE_CLIENT_TOKEN=TOKEN
+    )
+    assert done.returncode == 0, done.stderr
+    assert q.status(inv)["state"] == "succeeded", (q.status(inv), done.stderr)
+    assert list(q.stream(inv)) == [0, 1, 4, 9]
+    assert q.result(inv) == "done"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--url", "http://example.com", "--token", "s3cret"], "--insecure"),
+        (["--url", "ftp://example.com"], "ftp"),
+        (["--url", "http://127.0.0.1:9", "--token-file", "/no/such/file"], "--token-file"),
+    ],
+)
+def test_a_bad_address_or_token_file_is_one_line(flags, said):
+    done = daemon(*flags)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "s3cret" not in done.stderr
+
+
+def test_the_flags_are_documented():
+    text = Path("docs/worker.md")
+    if not text.exists():
+        pytest.skip("the guide is not beside these tests")
+    for name in ("--token-file", "--insecure", "LAKESHORE_INSECURE"):
+        assert name in text.read_text("utf-8")
