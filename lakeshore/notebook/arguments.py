@@ -322,17 +322,23 @@ def _bind_values(command: str, words: list[str]) -> list[str]:
     return out
 
 
-def overview() -> str:
-    """Return the help that `%lakeshore help`, `%lakeshore?` and `%%lakeshore?` show."""
-    head = [
+def summary() -> str:
+    """Return the short help: each command in a line."""
+    lines = [
         "Submit a cell as a durable job, and look after jobs, queues and workers.",
         "",
         "    %%lakeshore submit QUEUE [flags]     the cell below is the job",
-        "    %lakeshore COMMAND [arguments]       -h on each for more; alone: status",
+        "    %lakeshore COMMAND [arguments]       alone: status",
+        "",
+        *(f"    {name:<9} {what}" for name, (_, what) in COMMANDS.items()),
         "",
         "REF is an id, a unique prefix of one, a variable that holds one (or a shape of them), or a key.",
+        "Each command takes -h; %lakeshore? lists all flags.",
         "",
     ]
-    parts = [f"{name:<8} {what}" for name, (_, what) in COMMANDS.items()]
-    usages = [each.format_help() for name in COMMANDS for each in _all(parser(name))]
-    return "\n".join([*head, *parts, "", *usages])
+    return "\n".join(lines)
+
+
+def overview() -> str:
+    """Return the whole help, which `%lakeshore?` and `%%lakeshore?` show."""
+    return "\n".join([summary(), *(each.format_help() for name in COMMANDS for each in _all(parser(name)))])

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from lakeshore import settings
 from lakeshore.errors import LakeshoreError
 from lakeshore.notebook.tables import Table, ago, plain
 from lakeshore.planes.contract import Plane
@@ -78,6 +79,13 @@ def _versions() -> Iterator[Row]:
 def _plane(plane: Plane) -> Iterator[Row]:
     queues = plane.queues()
     yield _row("plane", "ok", f"{plane!r}, {len(queues)} queue{'' if len(queues) == 1 else 's'}")
+    if settings.read().allow_network_fs:
+        yield _row(
+            "file system",
+            "note",
+            "LAKESHORE_ALLOW_NETWORK_FS=1: planes on network file systems are not refused",
+            "their locks may not hold; use a local directory",
+        )
     if not plane.trusted:
         yield _row(
             "trust",

@@ -257,7 +257,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
 
     def _help(self, options: argparse.Namespace, names: dict[str, Any]) -> None:
         if options.command is None:
-            sys.stdout.write(arguments.overview())
+            sys.stdout.write(arguments.summary())
             return
         self._check_command(options.command, "")
         sys.stdout.write(arguments.parser(options.command).format_help())

@@ -44,13 +44,14 @@ def _split(line: str, *, brackets: bool) -> list[str]:
     while at < len(line):
         char = line[at]
         if char in "'\"":
+            python = depth > 0 or _in_source(words, word)
             end = at + 1
             while end < len(line) and line[end] != char:
-                end += 2 if line[end] == "\\" and (char == '"' or depth) else 1
+                end += 2 if line[end] == "\\" and (char == '"' or python) else 1
             if end >= len(line):
                 raise _Unclosed(f"the quote {char}")
             inner = line[at + 1 : end]
-            if depth:
+            if python:
                 inner = char + inner + char
             elif char == '"':
                 inner = re.sub(r'\\(["\\])', r"\1", inner)
@@ -73,6 +74,13 @@ def _split(line: str, *, brackets: bool) -> list[str]:
     if depth:
         raise _Unclosed("a bracket")
     return words if word is None else [*words, word]
+
+
+def _in_source(words: list[str], word: str | None) -> bool:
+    """Whether a quote here is Python's, not the line's: after the sign of ``-a name='text'``."""
+    if word is None or "=" not in word.removeprefix("--arg="):
+        return False
+    return word.startswith("--arg=") or (bool(words) and words[-1] in ("-a", "--arg"))
 
 
 def expand_all(words: list[str], evaluate: Callable[[str], Any]) -> list[str]:

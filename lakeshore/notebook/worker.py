@@ -157,6 +157,7 @@ class _Daemon:
         assert self._process.stdout is not None
         with self._process.stdout as out:
             self._tail.extend(line.rstrip() for line in out)
+        self._process.wait()
 
     @property
     def pid(self) -> int:

@@ -43,7 +43,7 @@ def test_submit_flags() -> None:
     text = {"queue": "gpu", "out": "a", "result": "b", "name": "name", "key": "key", "fn": "f", "plane": "p"}
     numbers = {"priority": -1.5, "delay": 120.0, "retries": 3, "timeout": 3600.0, "max_size": 5 * 2**20}
     switches = {"cell": False, "wait": math.inf, "on_interrupt": "cancel", "quiet": True, "text": True}
-    more = {"arg": [("x", "1"), ("y", "z w")], "dry_run": True}
+    more = {"arg": [("x", "1"), ("y", "'z w'")], "dry_run": True}
     assert made == {**text, **numbers, **switches, **more}
     assert submit("gpu -p -1e3").priority == -1000.0
     assert submit("gpu --priority -2").priority == -2.0

@@ -38,6 +38,8 @@ def expanded(line: str) -> list[str]:
         ("""-a cfg={"lr": 0.1, "n": [1, 2]} x""", ["-a", 'cfg={"lr": 0.1, "n": [1, 2]}', "x"]),
         ("-a s=f('a b', \"}\")", ["-a", "s=f('a b', \"}\")"]),
         ("-n run(1", ["-n", "run(1"]),
+        ("-a name='a b' -n name='a b'", ["-a", "name='a b'", "-n", "name=a b"]),
+        ("""-a "name='a b'" --arg=s="x" """, ["-a", "name='a b'", '--arg=s="x"']),
         ("-n :-) -q", ["-n", ":-)", "-q"]),
     ],
 )
