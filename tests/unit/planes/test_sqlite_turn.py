@@ -1,0 +1,84 @@
+"""Turns: a fair order, given up on a holder that sleeps, and nothing kept after the last plane."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakeshore.planes import sqlite_turn
+from lakeshore.planes.sqlite_turn import Turn, turn_for
+
+HOLDER = """
+    import fcntl, os, sys
+    fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+    fcntl.lockf(fd, fcntl.LOCK_EX, 1, int(sys.argv[2]))
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let another process hold the writer's lock until it is told a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path / "side"), "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def take(turn: Turn) -> float:
+    """Take and leave a turn; return the seconds it took."""
+    began = time.monotonic()
+    with turn.lock:
+        try:
+            turn.take()
+        finally:
+            turn.leave()
+    return time.monotonic() - began
+
+
+def test_a_holder_is_waited_for(tmp_path: Path, hold: subprocess.Popen[str]) -> None:
+    turn = Turn(tmp_path / "side")
+    threading.Timer(0.2, lambda: (hold.stdin.write("\n"), hold.stdin.flush())).start()  # type: ignore[union-attr]
+    assert 0.1 < take(turn) < 0.9
+    assert take(turn) < 0.1
+
+
+def test_a_holder_that_sleeps_is_waited_for_once(tmp_path: Path, hold: subprocess.Popen[str]) -> None:
+    turn = Turn(tmp_path / "side")
+    assert 0.9 < take(turn) < 1.5
+    assert max(take(turn) for _ in range(5)) < 0.1
+    hold.communicate("\n")
+    take(turn)
+    assert turn._stuck is False
+
+
+def test_a_side_file_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
+    assert take(Turn(tmp_path / "no" / "folder" / "side")) < 0.1
+
+
+def test_one_turn_a_file_and_none_after_the_last_plane(tmp_path: Path) -> None:
+    path = tmp_path / "p.sqlite"
+    (tmp_path / "link").symlink_to(path)
+    turn = turn_for(path)
+    assert turn_for(tmp_path / "link") is turn
+    assert turn_for(tmp_path / "other") is not turn
+    assert turn_for(None) is not turn_for(None)
+    del turn
+    gc.collect()
+    assert str(path.resolve()) not in sqlite_turn._turns
