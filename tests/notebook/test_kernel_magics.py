@@ -152,6 +152,20 @@ def test_every_refusal_is_an_error_of_one_line(kernels: Callable[[], Kernel], pl
     assert plane.queues() == {}
 
 
+def test_tab_and_question_mark(kernels: Callable[[], Kernel]) -> None:
+    kernel = kernels()
+    for text, matches in [
+        ("%lakeshore st", ["status", "stream"]),
+        ("%%lakeshore submit --dr", ["--dry-run"]),
+    ]:
+        reply = kernel.client.complete(text, len(text), reply=True, timeout=30)["content"]
+        assert reply["matches"] == matches
+        assert text[: reply["cursor_start"]] + matches[0] == text[: text.rindex(" ") + 1] + matches[0]
+    answer = kernel.client.execute_interactive("%lakeshore?", timeout=30, output_hook=lambda message: None)
+    (page,) = answer["content"]["payload"]
+    assert all(word in page["data"]["text/plain"] for word in ("submit", "--on-interrupt", "doctor"))
+
+
 def test_reattach_after_a_kernel_restart(
     kernels: Callable[[], Kernel], home: Path, plane: Dispatch, tmp_path: Path
 ) -> None:

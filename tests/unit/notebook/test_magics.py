@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ JOB = "%%lakeshore submit gpu -q\ndef job():\n    return 3"
 
 
 def test_loading_twice_leaves_one_of_each(nb: Notebook) -> None:
-    matchers = len(nb.shell.Completer.custom_matchers)
+    matchers, threads = len(nb.shell.Completer.custom_matchers), threading.active_count()
     events = {name: len(callbacks) for name, callbacks in nb.shell.events.callbacks.items()}
     nb("%load_ext lakeshore\n%reload_ext lakeshore\n%reload_ext lakeshore")
     import lakeshore
@@ -32,6 +33,22 @@ def test_loading_twice_leaves_one_of_each(nb: Notebook) -> None:
     assert {name: len(callbacks) for name, callbacks in nb.shell.events.callbacks.items()} == events
     nb(JOB)
     assert nb.plane.count("gpu") == 1
+    assert threading.active_count() == threads
+
+
+def test_reloading_hands_a_running_job_back_at_once(nb: Notebook) -> None:
+    nb("%lakeshore worker start gpu")
+    nb("%%lakeshore submit gpu -q\nimport time\nwhile True:\n    time.sleep(0.01)")
+    id = nb.names["_lakeshore"]
+    while (nb.plane.get(id) or {})["state"] != "running":
+        time.sleep(0.01)
+    started = time.monotonic()
+    nb("%reload_ext lakeshore")
+    assert time.monotonic() - started < 5
+    row = nb.plane.get(id)
+    assert row is not None
+    assert (row["state"], row["attempt"]) == ("queued", 0)
+    assert nb("%lakeshore worker status") == []
 
 
 def test_unloading_removes_all(nb: Notebook) -> None:

@@ -86,8 +86,10 @@ def test_a_def(nb: Notebook) -> None:
     nb(f"{SUBMIT}\ndef crunch(x=2.5):\n    return helper(x)")
     assert nb("crunch()") == 12
     assert nb.result(nb.names["_lakeshore"]) == 12
-    nb(f"{SUBMIT} -a x=K*2 -a y={{'k': [1, 2]}}\nK = 3\ndef crunch(x, y, z=0):\n    return [x, y, z]")
-    assert nb.result(nb.names["_lakeshore"]) == [6, {"k": [1, 2]}, 0]
+    flags = "-a x=K*2 -a y={'k': [1, 2]} -a z='two words' -a w=$held"
+    nb("held = object()\nheld = {'v': 1}")
+    nb(f"{SUBMIT} {flags}\nK = 3\ndef crunch(x, y, z=0, w=0):\n    return [x, y, z, w]")
+    assert nb.result(nb.names["_lakeshore"]) == [6, {"k": [1, 2]}, "two words", {"v": 1}]
 
 
 @pytest.mark.parametrize(
