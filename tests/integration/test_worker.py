@@ -481,7 +481,7 @@ def test_big_values_pass_through_the_child(daemon, q):
         (("--concurrency", "0"), "concurrency"),
         (("--isolation", "docker"), "--isolation"),
         (("--frobnicate",), "--frobnicate"),
-        (("--url", "http://localhost:1"), "--url"),
+        (("--url", "ftp://localhost:1"), "ftp://localhost:1"),
         (("--root", __file__), "is a file"),
     ],
 )
@@ -495,7 +495,7 @@ def test_a_bad_flag_is_one_line_and_exit_2(daemon, flags, told):
 
 @pytest.mark.parametrize(
     "environment",
-    [{"LAKESHORE_URL": "http://x"}, {"LAKESHORE_RUNTIME_POLICY": "exact"}, {"LAKESHORE_MAX_PAYLOAD": "much"}],
+    [{"LAKESHORE_RUNTIME_POLICY": "exact"}, {"LAKESHORE_MAX_PAYLOAD": "much"}],
 )
 def test_a_bad_environment_is_one_line_and_exit_2(daemon, environment):
     process = daemon(**environment)
