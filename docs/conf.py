@@ -1,11 +1,17 @@
-"""How the guide is built: Sphinx, MyST pages, and the saved notebooks, shown and not run again.
-
-`docs/notebooks` is a link: Sphinx reads from below docs/ alone, and newcomers look for notebooks at the top.
-"""
+"""How the guide is built: Sphinx, MyST pages, and the saved notebooks, shown and not run again."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from lakeshore import __version__
+
+# Sphinx reads from below docs/ alone; the notebooks live at the top, where a newcomer looks for them.
+_DOCS = Path(__file__).resolve().parent
+(_DOCS / "notebooks").mkdir(exist_ok=True)
+for _path in (_DOCS.parent / "notebooks").glob("*.ipynb"):
+    shutil.copy2(_path, _DOCS / "notebooks")
 
 project = "lakeshore"
 author = "the lakeshore authors"
