@@ -16,8 +16,11 @@ from lakeshore.planes.engine import Transaction
 
 BUSY_SECONDS = 30.0
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
-CHECKPOINT_PAGES = 8000
-"""About 16 MiB of WAL: a checkpoint syncs twice and copies each page once, so rarer is cheaper."""
+CHECKPOINT_PAGES = 4000
+"""About 8 MiB of WAL: a checkpoint syncs twice and copies each page once, so rarer is cheaper."""
+_RESTART_PAGES = 3 * CHECKPOINT_PAGES
+"""From here on a checkpoint waits for readers: while one always reads, the WAL would grow without end."""
+_RESTART_SECONDS = 0.2
 _SAFE_SQLITE = (3, 51, 3)
 _SAFE_BACKPORTS = ((3, 50, 7), (3, 44, 6))
 
@@ -38,17 +41,38 @@ class Connection(Transaction):
     def __init__(self, path: Path | None, sql: dict[str, str], synchronous: str = "NORMAL") -> None:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if path is None else 0)
         self.raw = apsw.Connection(":memory:" if path is None else str(path), flags=flags)
-        self.raw.set_busy_handler(_Patience())
+        self._patience = _Patience()
+        self.raw.set_busy_handler(self._patience)
         self.raw.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         self.raw.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         # Without this SQLite plans anew at each run of a statement whose parameters may meet a partial index.
         self.raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.raw.pragma("synchronous", synchronous)
-        self.raw.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+        self.raw.set_wal_hook(self._committed)
+        self._checkpoint_at = CHECKPOINT_PAGES
         self.raw.pragma("journal_size_limit", WAL_LIMIT_BYTES)
         self.execute = self.raw.execute
         self.topics: list[str] = []
         self._sql = sql
+
+    def _committed(self, raw: apsw.Connection, name: str, pages: int) -> int:
+        """Check the WAL's size after a commit, and copy it back into the file when it has grown."""
+        if pages >= self._checkpoint_at:
+            restart = pages >= _RESTART_PAGES
+            mode = apsw.SQLITE_CHECKPOINT_RESTART if restart else apsw.SQLITE_CHECKPOINT_PASSIVE
+            self._patience.seconds = _RESTART_SECONDS
+            try:
+                pages, copied = raw.wal_checkpoint(mode=mode)
+                done = copied == pages
+            except apsw.Error:
+                done = False  # the commit stands; the next checkpoint, or the next open, copies it
+            finally:
+                self._patience.seconds = BUSY_SECONDS
+            # Not at each commit: every attempt syncs.
+            self._checkpoint_at = CHECKPOINT_PAGES if done else pages + CHECKPOINT_PAGES // 4
+        elif pages < CHECKPOINT_PAGES:
+            self._checkpoint_at = CHECKPOINT_PAGES
+        return apsw.SQLITE_OK
 
     def rows(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run the statement `name` and return all its rows."""
@@ -101,12 +125,13 @@ class _Patience:
     """A busy handler that waits in Python, so that Ctrl-C ends it."""
 
     def __init__(self) -> None:
+        self.seconds = BUSY_SECONDS
         self._end = 0.0
 
     def __call__(self, tries: int) -> bool:
         now = time.monotonic()
         if tries == 0:
-            self._end = now + BUSY_SECONDS
+            self._end = now + self.seconds
         if now > self._end:
             return False
         time.sleep(min(0.0002 * 2 ** min(tries, 6), 0.01))

@@ -111,12 +111,14 @@ def test_a_write_lock_held_elsewhere_is_waited_for(tmp_path: Path) -> None:
     finish(other)
 
 
-def test_a_lock_held_too_long_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_held_too_long_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     plane, other = Dispatch(path), Dispatch(path)
-    monkeypatch.setattr("lakeshore.planes.sqlite_connection.BUSY_SECONDS", 0.2)
-    raw = other._frames
+    raw, mine = other._frames, plane._frames
     assert raw is not None
+    assert mine is not None
+    mine._patience.seconds = 0.2
+    plane._rows = mine
     raw.execute("BEGIN IMMEDIATE")
     with pytest.raises(DispatchError, match=r"p\.sqlite.*lock"):
         plane.submit("gpu", b"e", id="a")

@@ -112,7 +112,7 @@ def test_writers_share_fairly(tmp_path: Path, writers: int) -> None:
 
 @pytest.mark.slow
 def test_the_wal_stays_small_beside_constant_readers(tmp_path: Path) -> None:
-    path, seconds = tmp_path / "p.sqlite", 60.0 if LONG else 4.0
+    path, seconds = tmp_path / "p.sqlite", 25.0 if LONG else 4.0
     plane = Dispatch(path)
     writers = [spawn(WRITER, path, k, seconds) for k in range(2)]
     processes = [*writers, *(spawn(READER, path, seconds) for _ in range(3))]

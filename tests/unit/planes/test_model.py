@@ -109,12 +109,12 @@ class PlaneMachine(RuleBasedStateMachine):
 
     def holds(self, claim: tuple[str, str, int]) -> bool:
         id, worker, fence = claim
-        job = self.jobs[id]
-        return (job.state, job.worker, job.fence) == (State.RUNNING, worker, fence)
+        job = self.jobs.get(id)  # a job that was pruned is held by nobody
+        return job is not None and (job.state, job.worker, job.fence) == (State.RUNNING, worker, fence)
 
     def replays(self, claim: tuple[str, str, int], target: State) -> bool:
-        job = self.jobs[claim[0]]
-        return (job.state, job.fence) == (target, claim[2])
+        job = self.jobs.get(claim[0])
+        return job is not None and (job.state, job.fence) == (target, claim[2])
 
     def end(self, job: Job, target: State, frame: bytes | None = None) -> None:
         job.state = target
@@ -199,10 +199,10 @@ class PlaneMachine(RuleBasedStateMachine):
     )
     def ending(self, claim: tuple[str, str, int], verb: str, fused: bool, repeat: bool) -> Any:
         id, worker, fence = claim
-        job = self.jobs[id]
         frame = b"end" if verb in ("ack", "fail") else None
         target = {"ack": State.SUCCEEDED, "fail": State.FAILED}.get(verb, State.QUEUED)
-        spec = ClaimSpec(job.queue, lease=10.0) if fused and verb != "release" else None
+        queue = self.jobs[id].queue if id in self.jobs else QUEUES[0]
+        spec = ClaimSpec(queue, lease=10.0) if fused and verb != "release" else None
 
         def end() -> Claimed | None:
             if verb == "ack":
@@ -225,6 +225,7 @@ class PlaneMachine(RuleBasedStateMachine):
                     end()
             return multiple()
         taken = end()
+        job = self.jobs[id]
         job.attempt -= verb == "release"
         job.result = b"r" if verb == "ack" else job.result
         self.end(job, target, frame)
