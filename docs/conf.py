@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from lakeshore import __version__
 
@@ -30,4 +32,14 @@ autodoc_typehints = "signature"
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 suppress_warnings = ["mystnb.unknown_mime_type"]
-highlight_language = "python"
+highlight_language = "default"
+
+
+def _as_literals(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Take a docstring's `single` backticks for code, as a reader of `help()` does."""
+    lines[:] = [re.sub(r"(?<![`:])`([^`]+)`(?![`_])", r"``\1``", line) for line in lines]
+
+
+def setup(app: Any) -> None:
+    """Put our reading of docstrings before napoleon's."""
+    app.connect("autodoc-process-docstring", _as_literals, priority=100)

@@ -11,9 +11,7 @@ import pytest
 import lakeshore
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
-_DIRECTIVE = re.compile(
-    r"^```\{auto(?:class|function|data|exception|module)\} (lakeshore[\w.]*)", re.MULTILINE
-)
+_DIRECTIVE = re.compile(r"^\.\. auto[a-z]+:: (lakeshore[\w.]*)", re.MULTILINE)
 
 
 def documented() -> list[str]:
