@@ -127,7 +127,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Record(
             **_where(plane),
             queues=_queues(plane),
-            workers_here=worker.table(),
+            workers_here=worker.status(),
             last=self.shell.user_ns.get("_lakeshore"),
         )
 
@@ -240,8 +240,8 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
                 root=options.root,
             )
         if options.action == "stop":
-            worker.stop(options.queue)
-        return worker.table(options.queue)
+            return worker.table(worker.stop(options.queue))
+        return worker.status(options.queue)
 
     def _plane(self, options: argparse.Namespace, names: dict[str, Any]) -> Plane | Record:
         if options.where == "default":

@@ -247,7 +247,8 @@ def _show(plan: cell.Plan, ids: list[str], options: argparse.Namespace, plane: P
         return None
     from lakeshore.notebook import stream
 
-    name = plan.name if plan.label in (plan.name, f"{plan.name}()") else f"{plan.name} ({plan.label})"
+    says_it = plan.label.startswith(f"{plan.name}(")
+    name = plan.label if says_it else f"{plan.name} ({plan.label})"
     if len(ids) == 1:
         return stream.show_job(plane, ids[0], name=name, text=options.text)
     return stream.show_group(plane, ids, name=name, text=options.text)

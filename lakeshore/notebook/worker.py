@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -258,10 +259,14 @@ def stop(queue: str | None = None, *, drain: bool = True) -> list[KernelWorker]:
     return chosen
 
 
-def table(queue: str | None = None) -> Table:
-    """Return the workers of this kernel as a table."""
+def status(queue: str | None = None) -> Table:
+    """Return the workers of this kernel, or of one of its queues, as a table."""
     with _lock:
-        chosen = [w for w in _workers.values() if queue in (None, w.queue)]
+        return table([w for w in _workers.values() if queue in (None, w.queue)])
+
+
+def table(workers: Iterable[KernelWorker]) -> Table:
+    """Return workers as a table."""
     rows = [
         {
             "queue": w.queue,
@@ -271,7 +276,7 @@ def table(queue: str | None = None) -> Table:
             "current": w.current,
             "error": w.error,
         }
-        for w in chosen
+        for w in workers
     ]
     columns = dict.fromkeys(("queue", "kind", "state", "executed", "current", "error"), plain)
     return Table(rows, columns, empty="no worker in this kernel; %lakeshore worker start QUEUE")
