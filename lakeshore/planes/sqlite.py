@@ -40,7 +40,6 @@ SCHEMA_VERSION = 1
 PAGE_BYTES = 2048
 """Half of SQLite's own choice: a commit writes whole pages, and of small rows this writes a fifth less."""
 _READERS_KEPT = 8
-_READS_PATIENCE = 5.0
 
 T = TypeVar("T")
 
@@ -95,7 +94,6 @@ class Dispatch(Store):
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._idle: list[Reader] = []
         self._held: list[Reader] = []
-        self._stuck_readers: list[Reader] = []
         self._forking = False
         self._boot = boot_id()
         if self._path is None:
@@ -335,10 +333,9 @@ class Dispatch(Store):
         if self._path is None:
             return
         self._forking = True
-        self._held = [
-            reader for reader in list(self._readers) if reader.lock.acquire(timeout=_READS_PATIENCE)
-        ]
-        for reader in self._held:
+        for reader in list(self._readers):
+            reader.lock.acquire()
+            self._held.append(reader)
             reader.close(checkpoint=False)
         self._close_writers(checkpoint=False)
 
@@ -349,9 +346,6 @@ class Dispatch(Store):
                 self._bells.renew()
             return
         if child:
-            self._stuck_readers = list(
-                self._readers
-            )  # kept, since closing one here could drop the parent's locks
             self._readers, self._idle = weakref.WeakSet(), []
             self._seen = {}
             self._bells.renew()

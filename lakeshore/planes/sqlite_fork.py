@@ -15,9 +15,6 @@ from typing import Protocol
 from lakeshore.planes import doorbell, sqlite_turn
 from lakeshore.planes.sqlite_turn import Turn
 
-_TURN_PATIENCE = 35.0
-"""A little more than the longest wait for SQLite's own lock, seconds."""
-
 
 class Forkable(Protocol):
     """What a plane does at a fork, while its turn is held."""
@@ -50,7 +47,9 @@ class _Fork:
     def before(self) -> None:
         self._one.acquire()
         turns = {id(turn): turn for turn in (*sqlite_turn.all_turns(), *(plane._turn for plane in _planes))}
-        self._held = [turn for turn in turns.values() if turn.lock.acquire(timeout=_TURN_PATIENCE)]
+        for turn in turns.values():
+            turn.lock.acquire()
+            self._held.append(turn)
         self._forked = list(_planes)
         for plane in self._forked:
             plane._before_fork()
