@@ -41,38 +41,18 @@ class Connection(Transaction):
     def __init__(self, path: Path | None, sql: dict[str, str], synchronous: str = "NORMAL") -> None:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if path is None else 0)
         self.raw = apsw.Connection(":memory:" if path is None else str(path), flags=flags)
-        self._patience = _Patience()
-        self.raw.set_busy_handler(self._patience)
+        self.patience = _Patience()
+        self.raw.set_busy_handler(self.patience)
         self.raw.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         self.raw.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         # Without this SQLite plans anew at each run of a statement whose parameters may meet a partial index.
         self.raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.raw.pragma("synchronous", synchronous)
-        self.raw.set_wal_hook(self._committed)
-        self._checkpoint_at = CHECKPOINT_PAGES
+        self.raw.set_wal_hook(_Checkpoints(self.patience))
         self.raw.pragma("journal_size_limit", WAL_LIMIT_BYTES)
         self.execute = self.raw.execute
         self.topics: list[str] = []
         self._sql = sql
-
-    def _committed(self, raw: apsw.Connection, name: str, pages: int) -> int:
-        """Check the WAL's size after a commit, and copy it back into the file when it has grown."""
-        if pages >= self._checkpoint_at:
-            restart = pages >= _RESTART_PAGES
-            mode = apsw.SQLITE_CHECKPOINT_RESTART if restart else apsw.SQLITE_CHECKPOINT_PASSIVE
-            self._patience.seconds = _RESTART_SECONDS
-            try:
-                pages, copied = raw.wal_checkpoint(mode=mode)
-                done = copied == pages
-            except apsw.Error:
-                done = False  # the commit stands; the next checkpoint, or the next open, copies it
-            finally:
-                self._patience.seconds = BUSY_SECONDS
-            # Not at each commit: every attempt syncs.
-            self._checkpoint_at = CHECKPOINT_PAGES if done else pages + CHECKPOINT_PAGES // 4
-        elif pages < CHECKPOINT_PAGES:
-            self._checkpoint_at = CHECKPOINT_PAGES
-        return apsw.SQLITE_OK
 
     def rows(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run the statement `name` and return all its rows."""
@@ -136,6 +116,37 @@ class _Patience:
             return False
         time.sleep(min(0.0002 * 2 ** min(tries, 6), 0.01))
         return True
+
+
+class _Checkpoints:
+    """A hook after each commit that copies the WAL back into the file when it has grown."""
+
+    def __init__(self, patience: _Patience) -> None:
+        self._patience = patience
+        self._next = CHECKPOINT_PAGES
+
+    def __call__(self, raw: apsw.Connection, name: str, pages: int) -> int:
+        if pages >= self._next:
+            # Not at each commit from here on: every attempt syncs.
+            done, pages = self._checkpoint(raw, pages)
+            self._next = CHECKPOINT_PAGES if done else pages + CHECKPOINT_PAGES // 4
+        elif pages < CHECKPOINT_PAGES:
+            self._next = CHECKPOINT_PAGES
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self, raw: apsw.Connection, pages: int) -> tuple[bool, int]:
+        """Return whether all was copied, and the WAL's pages."""
+        restart = pages >= _RESTART_PAGES
+        self._patience.seconds = _RESTART_SECONDS
+        try:
+            pages, copied = raw.wal_checkpoint(
+                mode=apsw.SQLITE_CHECKPOINT_RESTART if restart else apsw.SQLITE_CHECKPOINT_PASSIVE
+            )
+        except apsw.Error:  # the commit stands; a later checkpoint, or the next open, copies it
+            return False, pages
+        finally:
+            self._patience.seconds = BUSY_SECONDS
+        return copied == pages, pages
 
 
 def refuse_old_sqlite() -> None:

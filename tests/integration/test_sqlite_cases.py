@@ -117,7 +117,7 @@ def test_a_lock_held_too_long_names_the_file(tmp_path: Path) -> None:
     raw, mine = other._frames, plane._frames
     assert raw is not None
     assert mine is not None
-    mine._patience.seconds = 0.2
+    mine.patience.seconds = 0.2
     plane._rows = mine
     raw.execute("BEGIN IMMEDIATE")
     with pytest.raises(DispatchError, match=r"p\.sqlite.*lock"):

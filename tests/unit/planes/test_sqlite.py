@@ -159,3 +159,12 @@ def test_many_jobs_that_become_due_at_once_are_promoted_by_one_claim() -> None:
     job = plane.claim("gpu", "w")
     assert job is not None
     assert job.id == "d499", "the highest of all that are due"
+
+
+def test_a_plane_that_is_dropped_closes_at_once(tmp_path: Path) -> None:
+    plane = Dispatch(tmp_path / "p.sqlite")
+    plane.submit("gpu", b"e", id="a")
+    plane.count("gpu")
+    assert (tmp_path / "p.sqlite-wal").exists()
+    del plane
+    assert not (tmp_path / "p.sqlite-wal").exists(), "no cycle keeps a connection until the next collection"
