@@ -190,6 +190,95 @@ FAULTY = (
 )
 
 
+POWER_CUT = (
+    WORKLOAD
+    + """
+    import random
+
+    synced, loose = {}, {}  # by file: the bytes on the platter, the writes since the last sync
+
+    def name_of(filename):
+        return filename if isinstance(filename, str) else filename.filename()
+
+    def put(image, write):
+        offset, data = write
+        if data is None:
+            del image[offset:]
+            return
+        image.extend(bytes(max(0, offset + len(data) - len(image))))
+        image[offset : offset + len(data)] = data
+
+    class File(apsw.VFSFile):
+        def __init__(self, filename, flags):
+            super().__init__("unix", filename, flags)
+            self.name = name_of(filename)
+            synced.setdefault(self.name, bytearray()), loose.setdefault(self.name, [])
+
+        def xWrite(self, data, offset):
+            loose[self.name].append((offset, bytes(data)))
+            return super().xWrite(data, offset)
+
+        def xTruncate(self, size):
+            loose[self.name].append((size, None))
+            return super().xTruncate(size)
+
+        def xSync(self, flags):
+            for write in loose[self.name]:
+                put(synced[self.name], write)
+            loose[self.name].clear()
+            return super().xSync(flags)
+
+    class Disk(apsw.VFS):
+        def __init__(self):
+            super().__init__("recording", "unix", makedefault=True)
+
+        def xOpen(self, name, flags):
+            return File(name, flags)
+
+        def xDelete(self, name, sync):
+            synced.pop(name, None), loose.pop(name, None)
+            return super().xDelete(name, sync)
+
+    cuts = []
+
+    def cut(told):
+        \"\"\"Keep what a power cut now would leave: all that was synced, and any part of the rest.\"\"\"
+        images = {}
+        for name, image in synced.items():
+            left = bytearray(image)
+            for write in loose[name]:
+                if random.random() < 0.5:
+                    put(left, write)
+            images[name] = left
+        cuts.append((images, list(told)))
+
+    disk = Disk()
+    folder, runs = sys.argv[1], int(sys.argv[2])
+    import lakeshore.planes.sqlite_connection as connection
+    for run in range(runs):
+        random.seed(run)
+        connection.CHECKPOINT_PAGES = random.choice((4, 40, 4000))
+        synced.clear(), loose.clear(), cuts.clear()
+        path, told = f"{folder}/run{run}.sqlite", []
+
+        def said(state, id):
+            told.append((state, id))
+            if random.random() < 0.5:
+                cut(told)
+
+        workload(path, said)
+        for k, (images, then) in enumerate(cuts):
+            where = f"{folder}/cut{run}-{k}.sqlite"
+            for name, image in images.items():
+                if not name.endswith("-shm"):
+                    with open(where + name.removeprefix(path), "wb") as file:
+                        file.write(image)
+            inspect(where, then)
+    print(runs)
+"""
+)
+
+
 def python(code: str, *arguments: object) -> str:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
@@ -212,3 +301,8 @@ def test_a_failed_write_anywhere_loses_nothing(tmp_path: Path) -> None:
     out = python(FAULTY, tmp_path, 1 if LONG else 23)
     assert [line.split()[0] for line in out.splitlines()] == ["io", "full", "short"]
     assert all(int(line.split()[1]) > 30 for line in out.splitlines()), out
+
+
+@pytest.mark.slow
+def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    assert python(POWER_CUT, tmp_path, 100 if LONG else 6) == ("100\n" if LONG else "6\n")
