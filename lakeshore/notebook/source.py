@@ -18,6 +18,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """Nodes with names of their own."""
 
+_NOT_WORD = re.compile(r"\W")
 _TIMERS = re.compile(r"%%?(time|timeit|prun|memit|mprun|lprun)\b")
 
 
@@ -40,6 +41,14 @@ class Source:
     def text(self) -> str:
         """The cell as it was written."""
         return "".join(self.lines)
+
+    def as_function(self, name: str) -> tuple[str, ...]:
+        """Return the cell's lines as those of a function, which is what a whole cell is shipped as.
+
+        Line numbers stay; the worker shows the lines as they were written.
+        """
+        head = f"def {_NOT_WORD.sub('_', name)}():  # {self.lines[0]}"
+        return (head, *(f"    {line}" for line in self.lines[1:]))
 
     def line(self, number: int) -> str:
         """Return one line (from 1), stripped, for a message."""

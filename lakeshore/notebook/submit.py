@@ -86,7 +86,8 @@ def submit(
     )
     if options.arg and plan.shape != "def":
         raise UsageError(f"-a/--arg is for a cell that ends in a def; this one ships {plan.label}")
-    linecache.cache[plan.filename] = (len(text.text), None, list(text.lines), plan.filename)
+    lines = text.lines if plan.code is None else text.as_function(plan.name)
+    linecache.cache[plan.filename] = (sum(map(len, lines)), None, list(lines), plan.filename)
     shape, calls = _calls(shell, plan, options, text, flags)
     with one_line():
         thunks = _thunks(plan, calls, options)

@@ -129,6 +129,17 @@ def test_a_whole_cell(nb: Notebook) -> None:
     assert len(made.fn["blob"]) < 100_000
 
 
+def test_a_whole_cell_travels_with_all_its_source(nb: Notebook) -> None:
+    start = "import math\n\ndef f():\n    return 1\n"
+    nb(f"{SUBMIT} -n all-of-it\n{start}\ntext = '''\nat the margin\n'''\nx = f() + 0\nx / 0")
+    id = nb.names["_lakeshore"]
+    source = envelope(nb, id).fn["source"]
+    assert all(word in source for word in (SUBMIT, "import math", "return 1", "at the margin", "x / 0"))
+    nb.drain()
+    shown = nb.run("%lakeshore result _lakeshore").out
+    assert "line 11, in <module>\n    x / 0\n    ~~^~~\n" in shown
+
+
 def test_a_whole_cell_that_yields_or_awaits(nb: Notebook) -> None:
     nb(f"{SUBMIT}\nimport asyncio\nfor i in range(3):\n    yield i\n'end'")
     id = nb.names["_lakeshore"]
