@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 JOB_FAILED, USAGE, UNREACHABLE = 1, 2, 3
+FOUND_FAULTS = BROKEN_RULES = STILL_RUNNING = JOB_FAILED
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -8,7 +8,11 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakeshore.conformance import Outcome
+    from lakeshore.planes.health import Finding
 
 _STYLES = {"queued": "dim", "running": "cyan", "succeeded": "green", "failed": "red", "cancelled": "yellow"}
 
@@ -87,6 +91,47 @@ def workers(rows: list[dict[str, Any]], *, json: bool) -> None:
     return None
 
 
+def stopped(rows: list[dict[str, Any]], *, json: bool) -> None:
+    """Print which workers were stopped."""
+    if json:
+        return value(rows, json=True)
+    _table(
+        ("worker", "queue", "pid", "outcome", "why"),
+        ((row["worker_id"], row["queue"], row["pid"], row["outcome"], row["reason"] or "") for row in rows),
+        empty="no worker of this machine runs",
+    )
+    return None
+
+
+def findings(rows: list[Finding], *, json: bool) -> None:
+    """Print what the doctor found."""
+    if json:
+        return value([row._asdict() for row in rows], json=True)
+    marks = {"ok": ("ok", "green"), "note": ("note", "yellow"), "fault": ("FAULT", "red")}
+    for row in rows:
+        mark, style = marks[row.state]
+        _line((mark.ljust(6), style), (row.check.ljust(14), "bold"), (row.found, ""))
+        if row.fix and row.state != "ok":
+            _line(("".ljust(6), ""), ("".ljust(14), ""), (f"→ {row.fix}", ""))
+    faults = sum(row.state == "fault" for row in rows)
+    _print("all is well" if not faults else f"{faults} fault{'' if faults == 1 else 's'} to mend")
+    return None
+
+
+def outcomes(rows: list[Outcome], says: Mapping[str, str], *, json: bool) -> None:
+    """Print which rules of the contract held; `says` is each rule in a sentence."""
+    if json:
+        return value([{**row._asdict(), "says": says[row.rule]} for row in rows], json=True)
+    for row in rows:
+        mark, style = ("held  ", "green") if row.ok else ("BROKEN", "red")
+        _line((mark, style), (row.rule, "bold"), (says[row.rule], ""))
+        if not row.ok:
+            _print("".join(f"         {text}\n" for text in row.detail.strip().splitlines()).rstrip())
+    held = sum(row.ok for row in rows)
+    _print(f"{held} of {len(rows)} rules held")
+    return None
+
+
 def value(item: Any, *, json: bool) -> None:
     """Print one value."""
     _print(_json(item, indent=2) if json else item if isinstance(item, str) else _pretty(item))
@@ -104,6 +149,17 @@ def display_text(bundle: Mapping[str, Any]) -> str:
     return (
         f"{bundle.get('text/plain', '')} [{', '.join(rich)}]" if rich else str(bundle.get("text/plain", ""))
     )
+
+
+def _line(*cells: tuple[str, str]) -> None:
+    """Print styled cells on one line; long ones are not cut."""
+    from rich.console import Console
+    from rich.text import Text
+
+    text = Text("  ").join(
+        Text(cell.encode("utf-8", "backslashreplace").decode(), style) for cell, style in cells
+    )
+    Console(highlight=False, markup=False, soft_wrap=True).print(text)
 
 
 def _print(text: str) -> None:

@@ -1,11 +1,20 @@
-"""``lakeshore worker``: starts and supervises `python -m lakeshore.daemon`."""
+"""``lakeshore worker``: starts and supervises `python -m lakeshore.daemon`, lists workers, and stops them."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+import signal
+import socket
+import time
+from contextlib import ExitStack
+from typing import Annotated, Any
 
 import typer
+
+from lakeshore.cli import STILL_RUNNING
+from lakeshore.cli.jobs import Json, Queue, list_workers, seconds
+from lakeshore.cli.where import on_plane
+from lakeshore.planes.contract import Plane
 
 worker_app = typer.Typer(
     help="Run workers: each is `python -m lakeshore.daemon`, supervised.",
@@ -34,6 +43,67 @@ def once(context: typer.Context) -> None:
     from lakeshore.cli.supervise import run_once
 
     raise typer.Exit(run_once(_checked(context.args)))
+
+
+worker_app.command("status", help="List the workers that asked for jobs (as `lakeshore workers`).")(
+    list_workers
+)
+
+
+@worker_app.command()
+@on_plane
+def stop(
+    plane: Plane,
+    queue: Queue = None,
+    timeout: Annotated[str, typer.Option(metavar="S", help="Seconds to wait for them to drain.")] = "45",
+    now: Annotated[bool, typer.Option("--now", help="Hand running jobs back at once.")] = False,
+    json: Json = False,
+) -> None:
+    """End this machine's workers that you started with `worker start`; their jobs finish or go back."""
+    from lakeshore.cli import tables
+
+    patience = seconds(timeout)
+    assert patience is not None
+    rows = _stop(plane.workers(queue), patience, now=now, quiet=json)
+    tables.stopped(rows, json=json)
+    if any(row["outcome"] == "drains" for row in rows):
+        raise typer.Exit(STILL_RUNNING)
+
+
+def _stop(workers: list[dict[str, Any]], patience: float, *, now: bool, quiet: bool) -> list[dict[str, Any]]:
+    """Tell those of `workers` that are ours to drain; returns a row for each process that runs."""
+    from lakeshore.cli.processes import Process
+    from lakeshore.cli.progress import bar
+
+    host = socket.gethostname()
+    seen: dict[int, dict[str, Any]] = {}
+    for worker in sorted(workers, key=lambda worker: worker["seen_at"]):
+        if worker["host"] == host:
+            seen[worker["pid"]] = worker
+    rows: list[dict[str, Any]] = []
+    told: list[tuple[Process, dict[str, Any]]] = []
+    with ExitStack() as stack:
+        for pid, worker in seen.items():
+            try:
+                process = Process(pid)
+            except ProcessLookupError:
+                continue
+            stack.callback(process.close)
+            row = {name: worker[name] for name in ("worker_id", "queue", "pid")}
+            reason = process.why_not(worker["seen_at"])
+            rows.append(row | {"outcome": "left alone", "reason": reason})
+            if reason is None:
+                process.send(signal.SIGTERM)
+                if now:
+                    process.send(signal.SIGINT)  # another number: two of the same may arrive as one
+                told.append((process, rows[-1]))
+        end = time.monotonic() + patience
+        with bar("draining", quiet=quiet) as shown:
+            for done, (process, row) in enumerate(told):
+                shown(done, len(told), f"{done} of {len(told)}")
+                ended = process.ended_within(max(0.0, end - time.monotonic()))
+                row["outcome"] = "stopped" if ended else "drains"
+    return rows
 
 
 def _checked(arguments: list[str]) -> list[str]:

@@ -67,7 +67,7 @@ def back_up(plane: Dispatch, target: Path, *, progress: Progress | None = None) 
         if isinstance(error, FileExistsError):
             refuse_target(target)
         raise PlaneUnavailable(
-            f"backup: {str(target)!r}: {error.strerror or error}. Name a file on a disk that you can write to."
+            f"backup: {str(target)!r}: {error.strerror or error}. Name a file on a writable disk."
         ) from error
     finally:
         for leftover in (part, part.with_name(part.name + "-journal"), part.with_name(part.name + "-wal")):

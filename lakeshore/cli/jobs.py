@@ -1,0 +1,243 @@
+"""The commands on jobs, queues and workers; each asks the plane and prints."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from lakeshore.cli import JOB_FAILED, completion
+from lakeshore.cli.where import on_plane
+from lakeshore.errors import WaitTimeout
+from lakeshore.planes.contract import Plane
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Ref = Annotated[
+    str,
+    typer.Argument(
+        metavar="REF",
+        help="An id, or its unique beginning.",
+        show_default=False,
+        autocompletion=completion.refs,
+    ),
+]
+Refs = Annotated[
+    list[str],
+    typer.Argument(metavar="REF...", help="Ids, or their unique beginnings.", autocompletion=completion.refs),
+]
+Queue = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[QUEUE]", help="Only this queue.", show_default=False, autocompletion=completion.queues
+    ),
+]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="S", help="Seconds (or 5m, 2h) to wait; default: for ever.")
+]
+Since = Annotated[int, typer.Option(help="Go on after this frame.")]
+_PRUNED_AT_A_TIME = 2000
+_LOOK_SECONDS = 0.5
+
+
+def _find(plane: Plane, ref: str) -> str:
+    from lakeshore.cli.find import find
+
+    return find(plane, ref)
+
+
+def seconds(text: str | None) -> float | None:
+    """Read an option that is a duration."""
+    from lakeshore.settings import duration
+
+    return None if text is None else duration(text)
+
+
+@on_plane
+def list_jobs(
+    plane: Plane,
+    queue: Queue = None,
+    state: Annotated[
+        str | None,
+        typer.Option(help="queued, running, succeeded, failed, cancelled.", autocompletion=completion.states),
+    ] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many.")] = 20,
+    json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    from lakeshore.cli import tables
+    from lakeshore.states import State
+
+    if state is not None and state not in tuple(State):
+        raise typer.BadParameter(f"--state {state!r}: wants one of {', '.join(State)}")
+    tables.jobs(plane.invocations(queue, state=state, limit=limit), json=json)
+
+
+@on_plane
+def show(plane: Plane, ref: Ref, json: Json = False) -> None:
+    """Show one job's row."""
+    from lakeshore.cli import tables
+
+    tables.row(plane.get(_find(plane, ref)) or {}, json=json)
+
+
+@on_plane
+def result(plane: Plane, ref: Ref, timeout: Timeout = None, json: Json = False) -> None:
+    """Wait for a job and print its result."""
+    from lakeshore.cli import tables
+    from lakeshore.queues.encoding import decode
+
+    packed = _wait(plane, _find(plane, ref), seconds(timeout), quiet=json)
+    tables.value(decode(packed), json=json)
+
+
+def _wait(plane: Plane, id: str, timeout: float | None, *, quiet: bool) -> bytes:
+    """Wait for the result, showing on a terminal what the job says of its progress."""
+    from lakeshore.cli.progress import bar
+
+    if quiet or not sys.stderr.isatty():
+        return plane.result(id, timeout=timeout)
+    end = None if timeout is None else time.monotonic() + timeout
+    follow = _progress_of(plane, id)
+    with bar(id) as show:
+        while True:
+            left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())
+            try:
+                return plane.result(id, timeout=max(0.0, left))
+            except WaitTimeout:
+                if left < _LOOK_SECONDS:
+                    break
+            show(*follow())
+    raise WaitTimeout(
+        f"result: invocation {id!r} has not ended within {timeout:g} s. It goes on; ask again with its id."
+    )
+
+
+def _progress_of(plane: Plane, id: str) -> Callable[[], tuple[float, float | None, str | None]]:
+    """Return a look at the newest progress of a job, or at its state where it says none."""
+    from lakeshore.wire import Assembler
+
+    journal, cursor = f"{id}.progress", -1
+    newest: dict[str, Any] = {}
+
+    def look() -> tuple[float, float | None, str | None]:
+        nonlocal cursor
+        try:
+            for seq, frame in plane.journal_read(journal, since=cursor, timeout=0):
+                cursor = seq
+                event = Assembler().feed(frame)
+                if event is not None and event.kind == "value":
+                    newest.update(event.value)
+        except WaitTimeout:  # these were all
+            pass
+        if not newest:
+            return 0.0, None, (plane.get(id) or {}).get("state")
+        return float(newest["done"]), newest["total"], newest["note"]
+
+    return look
+
+
+@on_plane
+def stream(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, json: Json = False) -> None:
+    """Print what a job yields, a line a value, as it comes."""
+    from lakeshore.cli import tables
+    from lakeshore.queues.stream import Stream
+
+    for item in Stream(plane, _find(plane, ref), since=since, timeout=seconds(timeout)):
+        tables.line(item, json=json)
+
+
+@on_plane
+def logs(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, json: Json = False) -> None:
+    """Print what a job prints, as it comes."""
+    from lakeshore.cli import tables
+    from lakeshore.queues.stream import Stream
+
+    id = _find(plane, ref)
+    for item in Stream(plane, id, since=since, timeout=seconds(timeout), journal=f"{id}.log", raises=False):
+        if json:
+            tables.line(item, json=True)
+        elif "text" in item:
+            typer.echo(item["text"], nl=False, err=item["stream"] == "stderr")
+        else:
+            typer.echo(tables.display_text(item["display"]))
+
+
+@on_plane
+def cancel(plane: Plane, refs: Refs, json: Json = False) -> None:
+    """Cancel queued or running jobs."""
+    _each(plane, refs, "cancel", "cancelled", "had ended already", json=json)
+
+
+@on_plane
+def requeue(plane: Plane, refs: Refs, json: Json = False) -> None:
+    """Queue failed or cancelled jobs again."""
+    _each(plane, refs, "requeue", "queued again", "is neither failed nor cancelled", json=json)
+
+
+def _each(plane: Plane, refs: list[str], verb: str, done: str, missed: str, *, json: bool) -> None:
+    from lakeshore.cli import tables
+
+    ids = [_find(plane, ref) for ref in refs]
+    outcome = {id: bool(getattr(plane, verb)(id)) for id in ids}
+    if json:
+        tables.value(outcome, json=True)
+    else:
+        for id, made in outcome.items():
+            typer.echo(f"{id} {done if made else missed}")
+    if not all(outcome.values()):
+        raise typer.Exit(JOB_FAILED)
+
+
+@on_plane
+def list_queues(plane: Plane, json: Json = False) -> None:
+    """Count the jobs of each queue by state."""
+    from lakeshore.cli import tables
+
+    tables.queues(plane.queues(), json=json)
+
+
+@on_plane
+def list_workers(plane: Plane, queue: Queue = None, json: Json = False) -> None:
+    """List the workers that asked for jobs."""
+    from lakeshore.cli import tables
+
+    tables.workers(plane.workers(queue), json=json)
+
+
+@on_plane
+def prune(
+    plane: Plane,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Since they ended: 30d, 12h, 90m, 3600.")],
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these: succeeded, failed, cancelled (repeatable).", autocompletion=completion.states
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Delete jobs that ended long ago, with all they yielded and printed."""
+    from lakeshore.cli import tables
+    from lakeshore.cli.progress import bar
+    from lakeshore.states import TERMINAL
+
+    states = set(state or TERMINAL)
+    if not states <= TERMINAL:
+        raise typer.BadParameter(
+            f"--state {min(states - TERMINAL)!r}: wants one of {', '.join(sorted(TERMINAL))}"
+        )
+    age = seconds(older_than)
+    assert age is not None
+    deleted, more = 0, True
+    with bar("deleting", quiet=json) as shown:
+        while more:
+            now = plane.prune(older_than=age, states=states, limit=_PRUNED_AT_A_TIME)
+            deleted, more = deleted + now, now == _PRUNED_AT_A_TIME
+            shown(deleted, None, f"{deleted:,} jobs")
+    if json:
+        tables.value({"deleted": deleted}, json=True)
+    else:
+        typer.echo(f"{deleted} job{'' if deleted == 1 else 's'} deleted")

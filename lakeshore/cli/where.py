@@ -1,0 +1,161 @@
+"""Which plane a command works on: options that every command has, over what the environment says."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
+
+import typer
+
+from lakeshore.planes.contract import Plane
+
+if TYPE_CHECKING:
+    from lakeshore.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Url = Annotated[str | None, typer.Option(metavar="URL", help="A control plane (default: LAKESHORE_URL).")]
+TokenFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file with its token (default: LAKESHORE_CLIENT_TOKEN).")
+]
+Namespace = Annotated[
+    str | None, typer.Option(metavar="NS", help="The namespace (default: LAKESHORE_NAMESPACE, or default).")
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="A SQLite plane's file, or its directory (default: in LAKESHORE_HOME)."
+    ),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plain http to another machine.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The options as they were given; each that was not leaves it to the environment."""
+
+    url: str | None = None
+    token_file: Path | None = None
+    namespace: str | None = None
+    store: str | None = None
+    insecure: bool = False
+
+    @contextlib.contextmanager
+    def plane(self) -> Iterator[Plane]:
+        """Open the plane, and close it after the block.
+
+        Raises
+        ------
+        PlaneUnavailable
+            When it cannot be used.
+        ValueError
+            When an option has a value that it cannot have.
+        """
+        plane = self.open()
+        try:
+            yield plane
+        finally:
+            if self != Where():  # the process default stays open for the rest of the process
+                plane.close()
+
+    def open(self) -> Plane:
+        """Open the plane as `plane` does, to be closed by the caller (the default one: by nobody)."""
+        from lakeshore.planes.default import default_plane, open_plane
+
+        if self == Where():
+            return default_plane()
+        environment = self.environment()
+        if self.store is None:
+            return open_plane(environment)
+        from lakeshore.planes.sqlite import Dispatch
+
+        return Dispatch(store_file(self.store, environment), ns=environment.namespace)
+
+    def environment(self) -> Settings:
+        """Return the environment with these options over it."""
+        from lakeshore import settings
+
+        environment = settings.read()
+        if self.store is not None and (self.url or self.token_file):
+            raise typer.BadParameter("--store and --url: give one, a file or a control plane.")
+        if self.token_file is not None and not (self.url or environment.url):
+            raise typer.BadParameter("--token-file: belongs to a control plane; give --url too.")
+        token = environment.token
+        if self.token_file is not None:
+            try:
+                token = self.token_file.expanduser().read_text("utf-8").strip()
+            except (OSError, UnicodeDecodeError) as exc:
+                raise typer.BadParameter(
+                    f"--token-file {str(self.token_file)!r} cannot be read: {exc}"
+                ) from None
+        return replace(
+            environment,
+            url=None if self.store is not None else self.url or environment.url,
+            token=token,
+            namespace=self.namespace or environment.namespace,
+            insecure=self.insecure or environment.insecure,
+        )
+
+
+def store_file(text: str, environment: Settings) -> Path:
+    """Return the file that `--store` names; it must exist, so that a slip makes no empty one."""
+    if "://" in text and not text.startswith("sqlite:///"):
+        raise typer.BadParameter(f"--store {text!r}: wants a file or a directory; a control plane is --url.")
+    path = Path(text.removeprefix("sqlite:///")).expanduser().absolute()
+    if path.is_dir():
+        path /= environment.database.name
+    if not path.exists():
+        raise typer.BadParameter(f"--store {text!r}: there is no file {str(path)!r}.")
+    return path
+
+
+def at_where(command: Callable[Concatenate[Where, P], R]) -> Callable[P, R]:
+    """Give `command`, whose first parameter is a `Where`, the options that make one."""
+
+    def call(where: Where, *args: P.args, **kwargs: P.kwargs) -> R:
+        return command(where, *args, **kwargs)
+
+    return _with_options(command, call)
+
+
+def on_plane(command: Callable[Concatenate[Plane, P], R]) -> Callable[P, R]:
+    """Give `command` the options that say which plane, and that plane, open, as its first argument."""
+
+    def call(where: Where, *args: P.args, **kwargs: P.kwargs) -> R:
+        with where.plane() as plane:
+            return command(plane, *args, **kwargs)
+
+    return _with_options(command, call)
+
+
+def _with_options(command: Callable[..., R], call: Callable[..., R]) -> Callable[..., R]:
+    """Return `call` under the name of `command`, with its parameters but the first, and the options."""
+
+    def with_options(**kwargs: Any) -> R:
+        where = Where(**{name: kwargs.pop(name) for name in _OPTIONS})
+        return call(where, **kwargs)
+
+    _first, *own = inspect.signature(command, eval_str=True).parameters.values()
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _OPTIONS.items()
+    ]
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    with_options.__module__ = command.__module__
+    with_options.__annotations__ = {each.name: each.annotation for each in [*own, *shared]}
+    with_options.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    return with_options
+
+
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "url": (Url, None),
+    "token_file": (TokenFile, None),
+    "namespace": (Namespace, None),
+    "store": (Store, None),
+    "insecure": (Insecure, False),
+}

@@ -1,0 +1,136 @@
+"""Checks of a SQLite plane's file and of the SQLite that opens it, each with how to mend what it finds.
+
+They only `stat`: the file, its -wal and its -shm are never opened here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from lakeshore.errors import PlaneUnavailable
+from lakeshore.planes.health import Finding
+from lakeshore.planes.sqlite_connection import WAL_LIMIT_BYTES, refuse_old_sqlite
+from lakeshore.planes.sqlite_files import file_system, refuse_network
+
+LARGE_BYTES: Final = 1024**3
+FREE_BYTES: Final = 256 * 1024**2
+_MIB: Final = 1024**2
+
+
+def sqlite_version() -> Finding:
+    """Check that the SQLite in use has no WAL-reset bug."""
+    version = apsw.sqlite_lib_version()
+    try:
+        refuse_old_sqlite()
+    except PlaneUnavailable:
+        found = f"{version} can lose committed writes when processes share a file"
+        return Finding("sqlite", "fault", found, "pip install -U apsw")
+    return Finding("sqlite", "ok", f"{version} (apsw {apsw.apsw_version()})")
+
+
+def file_checks(path: Path) -> Iterator[Finding]:
+    """Check the file of a plane, its directory and its disk."""
+    if not path.exists():
+        fix = "end every process that uses it, then restore a backup, or go on with a new file"
+        yield Finding("file", "fault", f"{path} was removed while it is in use", fix)
+        return
+    yield _file_system(path)
+    yield _disk(path)
+    yield _permissions(path)
+    yield _size(path)
+    yield _wal(path)
+    yield _bells(path.with_name(f"{path.name}-bells"))
+
+
+def _file_system(path: Path) -> Finding:
+    kind = file_system(path.parent) or "unknown"
+    try:
+        refuse_network(path.parent)
+    except PlaneUnavailable:
+        found = f"{kind}: a network file system, taken because LAKESHORE_ALLOW_NETWORK_FS=1"
+        fix = "its locks may not hold: use a local directory (LAKESHORE_HOME), or a control plane"
+        return Finding("file system", "fault", found, fix)
+    return Finding("file system", "ok", kind)
+
+
+def _disk(path: Path) -> Finding:
+    free = shutil.disk_usage(path.parent).free
+    found = f"{free / _MIB:,.0f} MiB free"
+    if free < FREE_BYTES:
+        fix = (
+            f"make space on the disk of {path.parent} (lakeshore prune --older-than 30d lets rows be reused)"
+        )
+        return Finding("disk", "fault", found, fix)
+    return Finding("disk", "ok", found)
+
+
+def _permissions(path: Path) -> Finding:
+    """Whether others may read what jobs say, or write, and so run code as this user."""
+    file, folder = path.stat(), path.resolve().parent.stat()
+    others_write = stat.S_IWGRP | stat.S_IWOTH
+    problems = []
+    if file.st_uid != os.geteuid():
+        problems.append("the file belongs to another user")
+    if file.st_mode & 0o077:
+        verb = "write to" if file.st_mode & others_write else "read"
+        problems.append(f"others may {verb} the file (mode {stat.S_IMODE(file.st_mode):04o})")
+    if folder.st_mode & others_write and not folder.st_mode & stat.S_ISVTX:
+        problems.append(f"others may write to its directory (mode {stat.S_IMODE(folder.st_mode):04o})")
+    if problems:
+        fix = f"chmod 600 {path}; chmod go-w {path.parent}"
+        return Finding("permissions", "fault", "; ".join(problems), fix)
+    return Finding("permissions", "ok", f"yours alone ({stat.S_IMODE(file.st_mode):04o})")
+
+
+def _size(path: Path) -> Finding:
+    size = path.stat().st_size
+    found = f"{size / _MIB:,.1f} MiB in {path}"
+    if size > LARGE_BYTES:
+        fix = "lakeshore prune --older-than 30d, and LAKESHORE_KEEP=30d so that idle workers do it"
+        return Finding("file size", "fault", found, fix)
+    return Finding("file size", "ok", found)
+
+
+def _wal(path: Path) -> Finding:
+    try:
+        size = path.with_name(f"{path.name}-wal").stat().st_size
+    except FileNotFoundError:
+        size = 0
+    found = f"{size / _MIB:,.1f} MiB"
+    if size > WAL_LIMIT_BYTES:
+        fix = "a reader holds it open: end backups, database viewers and stopped processes that use the file"
+        return Finding("wal", "fault", found, fix)
+    return Finding("wal", "ok", found)
+
+
+def _bells(folder: Path) -> Finding:
+    """Whether killed processes left wake-up pipes behind, which each writer then looks at."""
+    stale = total = 0
+    try:
+        bells = list(folder.iterdir())
+    except FileNotFoundError:
+        bells = []
+    except OSError as error:
+        found = f"{folder} cannot be read: {error.strerror}; waits are found out by looking again"
+        return Finding("bells", "fault", found, f"chown it to yourself, or remove it: rm -r {folder}")
+    for bell in bells:
+        try:
+            if not stat.S_ISFIFO(bell.lstat().st_mode):
+                continue
+            total += 1
+            os.close(os.open(bell, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            stale += error.errno == errno.ENXIO  # no process has it open; other errors: gone meanwhile
+    if stale:
+        found = f"{stale} of {total} left by killed processes"
+        fix = "nothing to do: the next waiting process sweeps them"
+        return Finding("bells", "note", found, fix)
+    return Finding("bells", "ok", f"{total} waiting")
