@@ -59,6 +59,12 @@ def invocations_page_newest_first(case: Case) -> None:
     same([row["id"] for row in done], [case.id("n0")], "by state")
     holds("result" not in done[0] and "envelope" not in done[0], "result or envelope is listed")
     holds(case.id("n0") in [row["id"] for row in case.plane.invocations(limit=1000)], "every queue")
+    for _ in range(3):
+        case.claim()
+    running = [row["id"] for row in case.plane.invocations(case.queue, state="running", limit=2)]
+    same(running, [case.id("n3"), case.id("n2")], "running, newest submitted first")
+    running = [row["id"] for row in case.plane.invocations(case.queue, state="running", before=running[-1])]
+    same(running, [case.id("n1")], "running, second page")
     raises(ValueError, "limit -1", case.plane.invocations, case.queue, limit=-1)
     raises(ValueError, "an unknown state", case.plane.invocations, case.queue, state="done")
 

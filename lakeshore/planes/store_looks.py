@@ -104,7 +104,8 @@ class Looks(Engine):
             "before": None if before is None else check_id(before, "before"),
             "limit": min(check_whole(limit, "limit", 0), 2**62),
         }
-        rows = [self._shown(row) for row in self._read(lambda tx: tx.rows("list", params))]
+        name = "list_running" if state == State.RUNNING else "list"
+        rows = [self._shown(row) for row in self._read(lambda tx: tx.rows(name, params))]
         for row in rows:
             del row["result"]
         return rows

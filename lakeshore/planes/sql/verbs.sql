@@ -137,6 +137,15 @@ WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) AND (:state IS NULL OR sta
     AND (:before IS NULL OR seq < (SELECT seq FROM invocation WHERE ns = :ns AND id = :before))
 ORDER BY seq DESC LIMIT :limit;
 
+-- name: list_running
+-- As list, but few of many rows: found by the index of leases, and sorted.
+SELECT id, ns, queue, state, priority, key, NULL, error, traceback, worker_id, attempt, fence, losses, parent,
+    submitted_at, not_before, lease_until, started_at, finished_at
+FROM invocation INDEXED BY leased
+WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) AND state = 'running'
+    AND (:before IS NULL OR seq < (SELECT seq FROM invocation WHERE ns = :ns AND id = :before))
+ORDER BY seq DESC LIMIT :limit;
+
 -- name: seen
 INSERT INTO worker (ns, worker_id, queue, host, pid, version, seen_at)
 VALUES (:ns, :worker, :queue, :host, :pid, :version, :now)
