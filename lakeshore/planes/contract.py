@@ -293,6 +293,8 @@ class Plane(Protocol):
     ) -> int:
         """Append one frame and return its seq; None takes the next, a seq that exists is absorbed.
 
+        `final` ends the journal after this frame, unless an earlier one has; an absorbed frame ends nothing.
+
         Raises
         ------
         ClaimLost
@@ -330,7 +332,10 @@ class Plane(Protocol):
         ...
 
     def prune(self, *, older_than: float, states: Iterable[str] = ..., limit: int | None = None) -> int:
-        """Delete rows that ended `older_than` seconds ago and topics silent as long; returns the rows."""
+        """Delete rows that ended `older_than` seconds ago, with journals and keys; returns the rows.
+
+        Topics silent for as long go too, when `states` are all ended ones and `limit` is not reached.
+        """
         ...
 
     def close(self) -> None:
