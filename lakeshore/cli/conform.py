@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,7 +64,8 @@ def _maker(where: Where) -> Iterator[Callable[[], Plane]]:
 
     environment = where.environment()
     if where.url:
-        open_plane(environment).queues()  # unreachable is told at once, not by every rule
+        with closing(open_plane(environment)) as plane:
+            plane.count("conformance")  # unreachable is told at once, not by every rule
         yield lambda: open_plane(environment)
         return
     if where.store is None:

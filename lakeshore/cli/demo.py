@@ -86,7 +86,8 @@ def _body() -> Callable[[int], Iterator[dict[str, float]]]:
 
 def _start(home: Path, log: Any) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAKESHORE_")}
-    command = [sys.executable, "-m", "lakeshore.daemon", "--queue", QUEUE, "--once", "--root", str(home)]
+    flags = ["--queue", QUEUE, "--once", "--isolation", "inline", "--root", str(home)]
+    command = [sys.executable, "-m", "lakeshore.daemon", *flags]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
         command, env={**environment, "LAKESHORE_HOME": str(home)}, stdin=subprocess.DEVNULL, stderr=log
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakeshore.errors import UnknownInvocation
+from lakeshore.errors import NotSupported, UnknownInvocation
 from lakeshore.planes.contract import Plane, check_id
 
 _LOOK_AT = 5000
@@ -22,7 +22,13 @@ def find(plane: Plane, ref: str) -> str:
     found: list[str] = []
     before: str | None = None
     for _ in range(_LOOK_AT // _PAGE):
-        rows = plane.invocations(limit=_PAGE, before=before)
+        try:
+            rows = plane.invocations(limit=_PAGE, before=before)
+        except NotSupported:
+            raise UnknownInvocation(
+                f"no job has the id {ref!r}, and this control plane cannot list those that begin so. "
+                "Give the whole id."
+            ) from None
         found += [row["id"] for row in rows if row["id"].startswith(ref)]
         if len(rows) < _PAGE:
             break

@@ -103,13 +103,13 @@ def _wait(plane: Plane, id: str, timeout: float | None, *, quiet: bool) -> bytes
     follow = _progress_of(plane, id)
     with bar(id) as show:
         while True:
+            show(*follow())
             left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())
             try:
                 return plane.result(id, timeout=max(0.0, left))
             except WaitTimeout:
                 if left < _LOOK_SECONDS:
                     break
-            show(*follow())
     raise WaitTimeout(
         f"result: invocation {id!r} has not ended within {timeout:g} s. It goes on; ask again with its id."
     )

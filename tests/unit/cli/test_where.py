@@ -1,0 +1,69 @@
+"""Which plane the options name: over the environment, refused where they contradict each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from lakeshore import Dispatch, HttpDispatch
+from lakeshore.cli.where import Where
+from lakeshore.planes.default import default_plane, set_default_plane
+
+
+@pytest.fixture
+def default(home):
+    set_default_plane(None)
+    plane = default_plane()
+    yield plane
+    plane.close()
+    set_default_plane(None)
+
+
+def test_no_option_is_the_default_plane_and_stays_open(default):
+    with Where().plane() as plane:
+        assert plane is default
+    assert default.queues() == {}
+
+
+def test_a_store_is_a_file_or_its_directory(default, home, tmp_path):
+    default.submit("gpu", b"x", id="j")
+    for text in (str(home), str(home / "dispatch.sqlite"), f"sqlite:///{home}/dispatch.sqlite"):
+        with Where(store=text).plane() as plane:
+            assert plane is not default
+            assert plane.count("gpu") == 1
+    with Where(namespace="other").plane() as plane:
+        assert isinstance(plane, Dispatch)
+        assert plane.count("gpu") == 0
+
+
+@pytest.mark.parametrize("text", ["none.sqlite", ".", "postgresql://host/db"])
+def test_a_store_that_is_not_there_is_not_made(home, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(typer.BadParameter, match=r"there is no file|wants a file"):
+        Where(store=text).open()
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_a_url_and_its_token_file(home, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("secret\n")
+    where = Where(url="http://127.0.0.1:1", token_file=tmp_path / "token", namespace="team")
+    assert where.environment().token == "secret"
+    with where.plane() as plane:
+        assert isinstance(plane, HttpDispatch)
+        assert plane.namespace == "team"
+        assert "secret" not in repr(plane)
+    monkeypatch.setenv("LAKESHORE_URL", "http://127.0.0.1:1")
+    assert Where(token_file=tmp_path / "token").environment().token == "secret"
+    assert Where(store=str(tmp_path)).environment().url is None
+
+
+def test_options_that_contradict_each_other(home, tmp_path):
+    for where in (
+        Where(store="x", url="http://127.0.0.1:1"),
+        Where(token_file=tmp_path / "token"),
+        Where(url="http://127.0.0.1:1", token_file=Path("/nonexistent/token")),
+    ):
+        with pytest.raises(typer.BadParameter, match="--"):
+            where.environment()
