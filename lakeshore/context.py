@@ -345,6 +345,12 @@ def _mirror(manifest: Any, at: Callable[[str], Any]) -> Any:
     return at(manifest)
 
 
+def ambient() -> tuple[str, str | None]:
+    """Return prefix and invocation id of the context in force, without asking for a directory."""
+    context = _CURRENT.get()
+    return ("", None) if context is None else (context.prefix, context.invocation_id)
+
+
 def current() -> RunContext:
     """Return the context in force: the job's, the scope's, or else one at the working directory."""
     context = _CURRENT.get()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 MAX_PAYLOAD_DEFAULT = 256 * 1024 * 1024
@@ -72,6 +72,26 @@ def duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
+@cache
+def _max_payload(raw: str | None) -> int:
+    if raw is None:
+        return MAX_PAYLOAD_DEFAULT
+    if not raw.isdecimal() or int(raw) < 1:
+        raise ValueError(f"LAKESHORE_MAX_PAYLOAD={raw!r}: wants a number of bytes, 1 or more")
+    return int(raw)
+
+
+def max_payload() -> int:
+    """Return `Settings.max_payload` alone, as every submit asks for it.
+
+    Raises
+    ------
+    ValueError
+        When LAKESHORE_MAX_PAYLOAD is no number of bytes.
+    """
+    return _max_payload(os.environ.get("LAKESHORE_MAX_PAYLOAD") or None)
+
+
 def read() -> Settings:
     """Read the environment as it is now. Touches no file.
 
@@ -85,12 +105,6 @@ def read() -> Settings:
     def text(name: str) -> str | None:
         return env.get(name) or None
 
-    raw = text("LAKESHORE_MAX_PAYLOAD")
-    limit = MAX_PAYLOAD_DEFAULT
-    if raw is not None:
-        if not raw.isdigit() or not math.isfinite(float(raw)) or int(raw) < 1:
-            raise ValueError(f"LAKESHORE_MAX_PAYLOAD={raw!r}: wants a number of bytes, 1 or more")
-        limit = int(raw)
     policy = text("LAKESHORE_RUNTIME_POLICY") or "minor"
     if policy not in ("strict", "minor", "off"):
         raise ValueError(f"LAKESHORE_RUNTIME_POLICY={policy!r}: wants strict, minor or off")
@@ -104,7 +118,7 @@ def read() -> Settings:
         queue=text("LAKESHORE_QUEUE"),
         root=text("LAKESHORE_ROOT"),
         runtime_policy=policy,
-        max_payload=limit,
+        max_payload=max_payload(),
         keep=duration(keep) if keep else None,
         allow_network_fs=text("LAKESHORE_ALLOW_NETWORK_FS") == "1",
         insecure=text("LAKESHORE_INSECURE") == "1",

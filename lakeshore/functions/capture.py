@@ -252,7 +252,8 @@ def _line(instruction: dis.Instruction) -> int | None:
 _KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("IPython.", "ipykernel."), "part of this kernel", "Read what you need from it before, and pass that."),
     (("ipywidgets.", "lakeshore_widgets."), "a widget of this kernel's", "Pass its value: w.value."),
-    (("lakeshore.queues.", "lakeshore.planes.", "lakeshore.worker.", "lakeshore.notebook."),
+    (("lakeshore.queues.", "lakeshore.planes.", "lakeshore.worker.", "lakeshore.notebook.stream",
+      "lakeshore.notebook.worker"),
      "a connection of this process", "Make it inside the function: SyncQueue('name')."),
     (("lakeshore.context.RunContext",), "this run's own", "Use `from lakeshore import run` in the function."),
     (("_io.StringIO", "_io.BytesIO"), "", ""),
@@ -285,7 +286,8 @@ def _kind_of_type(kind: type) -> tuple[str, str] | None:
 
 _REFUSED = (
     "IPython.", "ipykernel.", "ipywidgets.", "lakeshore_widgets.", "lakeshore.queues.", "lakeshore.planes.",
-    "lakeshore.worker.", "lakeshore.notebook.", "lakeshore.context.RunContext", "_io.",
+    "lakeshore.worker.", "lakeshore.notebook.stream", "lakeshore.notebook.worker",
+    "lakeshore.context.RunContext", "_io.",
 )  # fmt: skip
 _refused: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 

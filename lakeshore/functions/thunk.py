@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from lakeshore.context import current
+from lakeshore.context import ambient
 from lakeshore.errors import PackError, TransportError
 from lakeshore.functions.reference import by_reference, reference_of
 from lakeshore.functions.source import label_of
@@ -194,16 +194,16 @@ class Thunk:
             described, args, kwargs = self._with_arguments(error), pack([]), pack({})
         else:
             described = self._described()
-        run = current()
+        prefix, running = ambient()
         return Envelope(
             id=id,
             fn=described,
             args=args,
             kwargs=kwargs,
-            prefix=run.prefix,
+            prefix=prefix,
             key=key,
             cfg=self.options.cfg(),
-            parent=run.invocation_id if parent is None else parent,
+            parent=running if parent is None else parent,
         )
 
     def _described(self) -> dict[str, Any]:

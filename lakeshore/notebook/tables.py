@@ -29,6 +29,10 @@ class Table(list[dict[str, Any]]):
         super().__init__(dict(row) for row in rows)
         self._columns, self._empty = dict(columns), empty
 
+    def __reduce__(self) -> tuple[type, tuple[list[dict[str, Any]]]]:
+        """Travel as the plain rows: how they are shown stays here."""
+        return list, (list(self),)
+
     def cells(self) -> list[list[str]]:
         """Return what is shown, headings first."""
         heads = [name.replace("_", " ") for name in self._columns]

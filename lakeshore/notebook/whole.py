@@ -104,7 +104,7 @@ def settle(value: Any) -> Any:
     if inspect.isgenerator(value) or inspect.isasyncgen(value) or inspect.isawaitable(value):
         return value
     try:
-        wire.pack(value, limit=settings.read().max_payload)
+        wire.pack(value, limit=settings.max_payload())
     except PackError as error:
         run.display(value)
         sys.stderr.write(

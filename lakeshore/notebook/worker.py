@@ -192,13 +192,13 @@ class _Daemon:
 
 def _environment(plane: Plane) -> dict[str, str]:
     """The environment in which the daemon opens this very plane."""
-    path = getattr(plane, "path", None)
-    if plane is default_plane() and path == settings.read().database.absolute():
+    path, environment = getattr(plane, "path", None), settings.read()
+    if plane is default_plane() and (environment.url or path == environment.database.absolute()):
         return dict(os.environ)
-    if path is None or path.name != settings.read().database.name:
+    if path is None or path.name != environment.database.name:
         raise DispatchError(
             f"worker start --process: another process cannot open {plane!r}. Leave out --process, "
-            f"or use a plane in a file named {settings.read().database.name}"
+            f"or use a plane in a file named {environment.database.name}"
         )
     return {**os.environ, "LAKESHORE_HOME": str(path.parent)}
 

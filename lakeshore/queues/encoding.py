@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from ulid import ULID
 
 from lakeshore import settings, wire
-from lakeshore.context import run
+from lakeshore.context import ambient
 from lakeshore.errors import PackError
 from lakeshore.planes.contract import Plane, Submission, check_id
 
@@ -15,7 +15,6 @@ MISSING: Any = object()
 """Stands for an argument that was not given, where None is a value."""
 
 
-@runtime_checkable
 class Invocable(Protocol):
     """What can be submitted as a call; `lakeshore.Thunk` is one."""
 
@@ -53,13 +52,13 @@ def submission(
         raise TypeError("submit: wants either a payload or envelope=, not both and not neither")
     id = new_id() if id is None else check_id(id)
     if parent is None:
-        parent = run.invocation_id
+        parent = ambient()[1]
     if envelope is None:
-        if isinstance(payload, Invocable):
+        if hasattr(type(payload), "__envelope__"):  # an Invocable; isinstance would cost 9 us
             envelope = payload.__envelope__(id=id, plane=plane, key=key, parent=parent).to_bytes()
         else:
             envelope = wire.pack(payload)
-    limit = settings.read().max_payload
+    limit = settings.max_payload()
     if len(envelope) > limit:
         raise PackError(
             f"submit: the job is {len(envelope):,} bytes and the limit is {limit:,} (LAKESHORE_MAX_PAYLOAD). "

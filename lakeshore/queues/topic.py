@@ -55,9 +55,7 @@ class Topic:
         PackError
             When the value has no form on the wire, or is over the payload limit.
         """
-        frames = (
-            [] if final and value is None else wire.value_frames(value, limit=settings.read().max_payload)
-        )
+        frames = [] if final and value is None else wire.value_frames(value, limit=settings.max_payload())
         seq = -1
         if len(frames) == 1:
             seq = self.plane.journal_append(self.name, None, frames[0])

@@ -158,7 +158,7 @@ class Worker:
             runtime_policy=chosen.runtime_policy,
             trusted=self.plane.trusted,
             allow_modules=chosen.allow_modules,
-            max_payload=settings.read().max_payload,
+            max_payload=settings.max_payload(),
         )
         self.spec = ClaimSpec(q.name, q.kind, q.temperature, chosen.lease)
         self.flusher = Flusher()

@@ -183,8 +183,8 @@ def test_working_acks_the_result_and_gives_back_on_error(q):
 def test_working_keeps_the_lease(q):
     q.submit(1)
     other = SyncQueue("gpu", dispatch=q.plane)
-    with q.working(lease=0.15) as job:
-        assert other.claim(wait=0.6) is None
+    with q.working(lease=1.0) as job:
+        assert other.claim(wait=1.5) is None
         job.result = "kept"
     assert q.result(job.id) == "kept"
 
