@@ -206,7 +206,8 @@ BASH = """
 eval "$(_LAKESHORE_COMPLETE=source_bash lakeshore)"
 complete -p lakeshore
 tab() {
-    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _lakeshore_completion lakeshore; echo "${COMPREPLY[@]}"
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+    _lakeshore_completion lakeshore; echo "${COMPREPLY[@]}"
 }
 tab lakeshore do
 tab lakeshore worker st
