@@ -49,8 +49,19 @@ def chromium() -> str | None:
     return os.environ.get("CHROMIUM") or next((path for path in map(shutil.which, names) if path), None)
 
 
+def _place(item: pytest.Item) -> int:
+    here = Path(__file__).parent
+    rooms = item.path.relative_to(here).parts if item.path.is_relative_to(here) else ()
+    return 2 if "browser" in rooms else 1 if "notebook" in rooms else 0
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the browser tests, by name, where there is no browser."""
+    """Run what changes the process last; skip the browser tests, by name, where there is no browser.
+
+    A shell that was made in this process makes it look like a kernel to whatever comes after, and
+    Playwright keeps an event loop running in the main thread until the session ends.
+    """
+    items.sort(key=_place)
     if chromium() is not None:
         return
     skip = pytest.mark.skip(reason="no Chromium: install it, or set CHROMIUM to its path")
