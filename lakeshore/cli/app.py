@@ -20,6 +20,7 @@ from lakeshore.errors import (
     NotSupported,
     UnknownInvocation,
     WaitTimeout,
+    WireError,
 )
 from lakeshore.version import __version__
 
@@ -47,7 +48,8 @@ app.command()(demo)
 app.command()(conformance)
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # typer carries click within, or beside it, by version
-_AS_A_JOB_ENDED = (InvocationFailed, InvocationCancelled, WaitTimeout)
+_INTERRUPTED = 130
+_AS_A_JOB_ENDED = (InvocationFailed, InvocationCancelled, WaitTimeout, WireError)
 _AS_IT_WAS_USED = (UnknownInvocation, NotSupported, ValueError)
 
 
@@ -62,11 +64,13 @@ def run(argv: list[str]) -> int:
     except typer.Exit as exc:
         return exc.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return _say("interrupted; the job goes on", 130, "interrupted", json=json)
+        code = _INTERRUPTED
     except BrokenPipeError:
         return 0
     except (LakeshoreError, ValueError) as exc:
         return _say(str(exc), _code(exc), getattr(exc, "code", "usage"), json=json)
+    if code == _INTERRUPTED:  # typer makes Ctrl-C this code, or lets it through, by version
+        return _say("interrupted; jobs go on", code, "interrupted", json=json)
     return code if isinstance(code, int) else 0
 
 

@@ -10,6 +10,7 @@ from unit.planes_http.loopback import Loopback
 from unit.planes_http.ours import Ours
 
 from lakeshore.cli.app import run
+from lakeshore.planes.default import default_plane, set_default_plane
 
 
 class Website(Loopback):
@@ -41,6 +42,21 @@ def test_every_look_works_by_url(cli, tmp_path):
         assert cli("doctor", *at)[0] == 1  # a queue without a worker
         only = ("--only", "a_key_is_submitted_once")
         assert json.loads(cli("conformance", *only, *at)[1])[0]["ok"]
+
+
+def test_the_environment_says_which_plane(cli, monkeypatch):
+    with Ours() as ours:
+        monkeypatch.setenv("LAKESHORE_URL", ours.url)
+        set_default_plane(None)
+        try:
+            ours.plane.submit("gpu", b"x", id="01ABC")
+            assert json.loads(cli("queues", "--json")[1]) == {"gpu": {"queued": 1}}
+            code, _, err = cli("backup", "b.sqlite")
+            assert code == 2
+            assert "--store" in err
+        finally:
+            default_plane().close()
+            set_default_plane(None)
 
 
 def test_an_older_control_plane_says_what_it_lacks(cli):
