@@ -251,9 +251,15 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Record(_where(default_plane()))
 
     def _doctor(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
-        from lakeshore.notebook import doctor
+        from lakeshore.planes.health import examine
 
-        return doctor.examine(default_plane)
+        findings = examine(
+            default_plane,
+            start_worker=lambda queue: f"%lakeshore worker start {queue}",
+            another_plane="see the message; %lakeshore plane PATH uses another",
+        )
+        columns = dict.fromkeys(("check", "state", "found", "fix"), plain)
+        return Table((finding._asdict() for finding in findings), columns)
 
     def _help(self, options: argparse.Namespace, names: dict[str, Any]) -> None:
         if options.command is None:

@@ -31,14 +31,13 @@ from lakeshore.notebook.render_values import (
     size,
 )
 from lakeshore.planes.contract import Plane
+from lakeshore.planes.health import PRESENT_SECONDS
 from lakeshore.states import TERMINAL, State
 
 POLL_SECONDS = 0.05
 """Time one poll may spend on frames; a backlog waits for the next."""
 LARGE_BYTES = 8 * 1024 * 1024
 """Chunked values larger than this are told of by their size and never assembled for a panel."""
-PRESENT_SECONDS = 30.0
-"""A worker that asked for the queue within this time is there."""
 LOOK_FOR_WORKERS_SECONDS = 2.0
 FIGURE_SECONDS = 0.5
 RATE_SECONDS = 3.0

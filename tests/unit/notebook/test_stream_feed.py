@@ -14,6 +14,7 @@ from lakeshore.notebook import stream_feed
 from lakeshore.notebook.render_terminal import line_text
 from lakeshore.notebook.stream_feed import JobFeed
 from lakeshore.notebook.stream_overview import GroupFeed, queue_state
+from lakeshore.planes.health import PRESENT_SECONDS
 
 
 class Job:
@@ -97,7 +98,7 @@ def test_a_worker_that_asked_lately_is_seen(plane: Dispatch, job: Job) -> None:
     feed = JobFeed(plane, job.id)
     feed.poll()
     assert feed.panel.notes == []
-    late = JobFeed(plane, job.id, clock=lambda: time.time() + stream_feed.PRESENT_SECONDS + 1)
+    late = JobFeed(plane, job.id, clock=lambda: time.time() + PRESENT_SECONDS + 1)
     late.poll()
     assert late.panel.notes
 
