@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
+    add("named", nargs="?", metavar="QUEUE", help="the queue; the same as --queue QUEUE")
     add("--queue", help="the queue (or LAKESHORE_QUEUE)")
     add("--root", help="root of run.write and run.read (or LAKESHORE_ROOT; default: the working directory)")
     add("--once", action="store_true", help="run at most one job, then exit")
@@ -104,13 +105,16 @@ def check(made: argparse.ArgumentParser, flags: argparse.Namespace) -> settings.
     """Check flags and environment together; returns the environment, or exits with one line and code 2."""
     try:
         environment = read_environment(flags)
-        if flags.queue or environment.queue:
-            check_name(flags.queue or environment.queue, "queue")
+        if flags.queue and flags.named and flags.queue != flags.named:
+            raise ValueError(f"two queues, {flags.named!r} and {flags.queue!r}; give one")
+        queue = flags.queue or flags.named or environment.queue
+        if queue:
+            check_name(queue, "queue")
         check_name(environment.namespace, "namespace")
         options(flags, environment)
     except ValueError as exc:
         made.error(str(exc))
-    if not (flags.queue or environment.queue):
+    if not queue:
         made.error("no queue; give --queue NAME or set LAKESHORE_QUEUE")
     return environment
 
@@ -173,6 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request says nothing of the jobs
     logging.raiseExceptions = False  # a closed stderr must not end a worker
     environment = check(made, flags)
+    flags.queue = flags.queue or flags.named
     signals = _Signals()
     if flags.drain_on_eof:
         threading.Thread(target=_drain_on_eof, name="lakeshore-eof", daemon=True).start()
@@ -243,6 +248,12 @@ def _work(flags: argparse.Namespace, environment: settings.Settings, plane: Plan
     worker = signals.worker = Worker(q, chosen, tee=tee_to(sys.stderr), stuck=lambda: _give_up(plane))
     if signals.count:
         worker.drain(at_once=signals.count > 1)
+    if environment.url is None and not plane.trusted:
+        _log.warning(
+            "others may write to %r, and what they submit runs here as you; "
+            "chmod go-w the file and its directory",
+            plane,
+        )
     if not flags.once:
         _log.info("worker %s on queue %r, %r", worker.id, q.name, plane)
     try:

@@ -28,6 +28,7 @@ app = typer.Typer(
     name="lakeshore",
     help="Durable jobs: look at them, follow them, run workers for them.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -60,6 +61,9 @@ def run(argv: list[str]) -> int:
     try:
         code = command.main(argv, prog_name="lakeshore", standalone_mode=False)
     except _ClickError as exc:
+        if type(exc).__name__ == "NoArgsIsHelpError":  # a bare command is a question
+            typer.echo(exc.format_message())
+            return 0
         return _say(exc.format_message(), USAGE, "usage", json=json)
     except typer.Exit as exc:
         return exc.exit_code

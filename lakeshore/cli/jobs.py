@@ -26,12 +26,12 @@ Ref = Annotated[
 ]
 Refs = Annotated[
     list[str],
-    typer.Argument(metavar="REF...", help="Ids, or their unique beginnings.", autocompletion=completion.refs),
+    typer.Argument(metavar="REF", help="Ids, or their unique beginnings.", autocompletion=completion.refs),
 ]
 Queue = Annotated[
     str | None,
     typer.Argument(
-        metavar="[QUEUE]", help="Only this queue.", show_default=False, autocompletion=completion.queues
+        metavar="QUEUE", help="Only this queue.", show_default=False, autocompletion=completion.queues
     ),
 ]
 Timeout = Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
+from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes.contract import Plane
 
 if TYPE_CHECKING:
@@ -67,9 +68,14 @@ class Where:
         """Open the plane as `plane` does, to be closed by the caller (the default one: by nobody)."""
         from lakeshore.planes.default import default_plane, open_plane
 
+        environment = self.environment()
+        if self.store is None and environment.url is None and not environment.database.exists():
+            raise PlaneUnavailable(
+                f"there are no jobs yet: no file {str(environment.database)!r}. Submit one or start a worker "
+                "first, or check LAKESHORE_HOME."
+            )
         if self == Where():
             return default_plane()
-        environment = self.environment()
         if self.store is None:
             return open_plane(environment)
         from lakeshore.planes.sqlite import Dispatch

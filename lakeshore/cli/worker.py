@@ -23,7 +23,10 @@ worker_app = typer.Typer(
 )
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-_FLAGS = "All other flags are the daemon's: see python -m lakeshore.daemon --help."
+_FLAGS = (
+    "QUEUE (or --queue QUEUE, or LAKESHORE_QUEUE) says which queue. All other flags are the daemon's: "
+    "see python -m lakeshore.daemon --help."
+)
 
 
 @worker_app.command(context_settings=_PASS_ON, epilog=_FLAGS)
@@ -31,7 +34,7 @@ def start(
     context: typer.Context,
     workers: Annotated[int, typer.Option(min=1, help="How many, each a process of its own.")] = 1,
 ) -> None:
-    """Run workers until they are told to stop; a crashed one starts again."""
+    """Run workers until told to stop."""
     from lakeshore.cli.supervise import Supervisor
 
     raise typer.Exit(Supervisor(_checked(context.args), workers).run())
@@ -59,7 +62,7 @@ def stop(
     now: Annotated[bool, typer.Option("--now", help="Hand running jobs back at once.")] = False,
     json: Json = False,
 ) -> None:
-    """End this machine's workers that you started with `worker start`; their jobs finish or go back."""
+    """End the workers you started on this machine."""
     from lakeshore.cli import tables
 
     patience = seconds(timeout)
