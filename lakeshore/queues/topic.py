@@ -48,7 +48,8 @@ class Topic:
         value : Any
             Anything the wire takes; falsy values are values.
         final : bool
-            End the topic after it. A None given with it ends the topic without a value.
+            End the topic after it. A None given with it ends the topic without a value. It is for good:
+            readers stop there, whatever is posted later.
 
         Raises
         ------
