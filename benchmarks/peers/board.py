@@ -20,6 +20,9 @@ class Figure:
         lakeshore's; None where it could not be measured, and `note` says why.
     wants : float or None
         The target; None for a figure that is only shown.
+    share : float or None
+        Where the target is a share of the machine's limit: what was reached of it, the median of slices
+        that ran side by side, and not the ratio of two bests that the disk may have let pass at other times.
     more_is_better : bool
         Which side of the target is the good one.
     limit : str
@@ -34,6 +37,7 @@ class Figure:
     unit: str
     value: float | None
     wants: float | None = None
+    share: float | None = None
     more_is_better: bool = True
     limit: str = ""
     peers: dict[str, float] = field(default_factory=dict)
@@ -44,9 +48,10 @@ class Figure:
         """Whether the target is reached; None without one."""
         if self.wants is None:
             return None
-        if self.value is None:
+        reached = self.value if self.share is None else self.share
+        if reached is None:
             return False
-        return self.value >= self.wants if self.more_is_better else self.value <= self.wants
+        return reached >= self.wants if self.more_is_better else reached <= self.wants
 
     def ratio(self, peer: str) -> float | None:
         """How many times better lakeshore is than a peer; below 1 the peer is better."""
@@ -59,7 +64,8 @@ class Figure:
         """Return the lines that show it."""
         met = {True: "met", False: "NOT MET", None: ""}[self.met]
         sign = ">=" if self.more_is_better else "<="
-        wants = "" if self.wants is None else f"{sign} {said(self.wants, self.unit)}"
+        unit = self.unit if self.share is None else "of it"
+        wants = "" if self.wants is None else f"{sign} {said(self.wants, unit)}"
         value = "not measured" if self.value is None else said(self.value, self.unit)
         line = f"{self.title:<58}{value:>16}  {wants:>18}  {met:<8}{self.limit}"
         told = [line.rstrip()]

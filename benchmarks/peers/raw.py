@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-from plane import Raw
+from plane import BODY, Raw
 
 from peers.side import timed
+
+ROWS = """
+CREATE TABLE IF NOT EXISTS row (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    ns TEXT, id TEXT, queue TEXT, state TEXT, priority REAL, submitted_at REAL, envelope BLOB,
+    UNIQUE (ns, id)
+);
+CREATE INDEX IF NOT EXISTS ready ON row (ns, queue, priority DESC, seq) WHERE state = 'queued';
+"""
+ROW = """
+INSERT INTO row (ns, id, queue, state, priority, submitted_at, envelope)
+VALUES ('default', ?, 'gpu', 'queued', 0, 1.5, ?)
+"""
 
 
 class Adapter:
@@ -18,6 +32,13 @@ class Adapter:
 
     def submit(self, n: int, durable: bool = True) -> float:
         return timed(lambda: self._stores[durable].insert(1), n)
+
+    def row(self, n: int, durable: bool = True) -> float:
+        """A row with what the contract asks of it: a unique id, an order, the index that a claim walks."""
+        db = self._stores[durable].db
+        db.execute(ROWS)
+        ids = (f"r{time.monotonic_ns():020d}" for _ in range(n))
+        return timed(lambda: db.execute(ROW, (next(ids), BODY)), n)
 
     def claim_and_ack(self, n: int, durable: bool = True) -> float:
         store = self._stores[durable]

@@ -41,7 +41,7 @@ def claiming(run: Run) -> None:
                 try:
                     for when, rows in (("few", 1000), ("many", 99_000)):
                         side.ask("stock", n=rows)
-                        at[when][name] = statistics.median(side.ask("claim", n=200)) / 1e3
+                        at[when][name] = statistics.median(side.ask("claim", n=60)) / 1e3
                     if name == "dreamlake":
                         exact[name] = statistics.median(side.ask("claim", n=15, kind="boltzmann")) / 1e3
                 except SideError as exc:

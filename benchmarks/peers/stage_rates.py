@@ -3,117 +3,105 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 
 from peers.side import Side, SideError
-from peers.turns import IN_MEMORY, PEERS, Run, Turn, best, offered
+from peers.turns import IN_MEMORY, PEERS, Run, Turn, in_turns, offered
 
 
 def submitting(run: Run) -> None:
     """Submit one at a time and in bulk, drain with one worker."""
     peers: dict[str, dict[str, float]] = {}
-    mine: dict[str, float] = {}
+    mine: dict[str, list[float]] = {}
     for group in run.groups():
         first = not mine
         with run.sides(*(["raw", "lakeshore"] if first else []), *group) as sides:
-            for verb, slow, fast in (
-                ("submit", 200, 800),
-                ("submit_payload", 200, 800),
-                ("submit_value", 150, 300),
-                ("submit_many", 5000, 5000),
-                ("drain", 300, 1200),
-            ):
-                turns = offered(sides, verb, 1000 if verb == "submit_many" else slow)
-                if first:
-                    turns += own_turns(sides["raw"], sides["lakeshore"], verb, slow, fast)
-                rates = best(run, turns)
-                peers.setdefault(verb, {}).update({k: v for k, v in rates.items() if k in PEERS})
-                mine.update({k: v for k, v in rates.items() if k not in PEERS})
-    told_submits(run, mine, peers)
+            for verb in ("submit", "submit_payload", "submit_value", "submit_many", "drain"):
+                turns = own_turns(sides["raw"], sides["lakeshore"], verb) if first else []
+                turns += offered(sides, verb, {"submit_many": 1000, "drain": 300}.get(verb, 200))
+                for label, rates in in_turns(run, turns).items():
+                    if label in PEERS:
+                        peers.setdefault(verb, {})[label] = max(rates)
+                    else:
+                        mine[label] = rates
+    told_rates(run, mine, peers)
 
 
-def own_turns(raw: Side, lakeshore: Side, verb: str, slow: int, fast: int) -> list[Turn]:
-    """Return lakeshore's turns of a verb, and raw apsw's beside them."""
+def own_turns(raw: Side, lakeshore: Side, verb: str) -> list[Turn]:
+    """Return lakeshore's turns of a verb, each beside raw apsw's of the like."""
     full, normal = {"durable": True}, {"durable": False}
-    turns = [
-        Turn(f"{verb} FULL", lakeshore, verb, slow, full),
-        Turn(f"{verb} NORMAL", lakeshore, verb, fast, normal),
-    ]
-    limit = {"submit": "submit", "submit_payload": "submit", "drain": "claim_and_ack"}.get(verb)
-    if limit:
-        turns += [
-            Turn(f"raw {verb} FULL", raw, limit, slow, full),
-            Turn(f"raw {verb} NORMAL", raw, limit, fast, normal),
-        ]
     if verb == "submit_many":
-        turns.append(Turn("submit_many_calls FULL", lakeshore, "submit_many_calls", slow, full))
-        turns.append(Turn("raw submit_many FULL", raw, verb, slow, full))
+        return [
+            Turn("submit_many", lakeshore, verb, 5000),
+            Turn("raw submit_many", raw, verb, 5000),
+            Turn("submit_many_calls", lakeshore, "submit_many_calls", 2000),
+        ]
+    limit = "claim_and_ack" if verb == "drain" else "submit"
+    turns = [
+        Turn(f"{verb} FULL", lakeshore, verb, 100, full, 15),
+        Turn(f"raw {verb} FULL", raw, limit, 100, full, 15),
+    ]
+    if verb != "submit_value":
+        turns.append(Turn(f"{verb} NORMAL", lakeshore, verb, 400, normal, 15))
+        turns.append(Turn(f"raw {verb} NORMAL", raw, limit, 400, normal, 15))
+    if verb == "submit":
+        turns += [
+            Turn("raw row FULL", raw, "row", 100, full),
+            Turn("raw row NORMAL", raw, "row", 400, normal),
+        ]
     if verb == "drain":
-        turns.append(Turn("raw fused FULL", raw, "fused", slow, full))
-        turns.append(Turn("drain process", lakeshore, verb, fast, {"isolation": "process"}))
+        turns.append(Turn("drain process", lakeshore, verb, 400, {"isolation": "process"}, 5))
+        turns.append(Turn("raw drain process", raw, limit, 100, full, 5))
+        turns.append(Turn("raw fused", raw, "fused", 100, full, 5))
     return turns
 
 
-def told_submits(run: Run, mine: dict[str, float], peers: dict[str, dict[str, float]]) -> None:
+def told_rates(run: Run, mine: dict[str, list[float]], peers: dict[str, dict[str, float]]) -> None:
     """Make figures of the rates."""
 
-    def against(title: str, key: str, limit: str, share: float, verb: str) -> None:
-        top = mine.get(limit)
+    def told(
+        title: str, verb: str, mode: str, *, share: float | None = None, wants: float | None = None
+    ) -> None:
+        rates, limits = mine.get(f"{verb}{mode}", []), mine.get(f"raw {verb}{mode}", [])
+        pairs = [rate / limit for rate, limit in zip(rates, limits, strict=False)]
+        reached = statistics.median(pairs) if pairs else 0.0
+        beside = (
+            f"{reached:.2f} of raw beside it ({min(limits):,.0f} to {max(limits):,.0f}/s)" if limits else ""
+        )
         run.add(
             title,
             "/s",
-            mine.get(key),
-            wants=top and share * top,
-            limit=f"{share} of {limit} {top:,.0f}/s" if top else "",
-            peers=peers[verb],
+            max(rates, default=None),
+            wants=wants if share is None else share,
+            share=None if share is None else reached,
+            limit=beside,
+            peers=peers.get(verb.removesuffix("_calls"), {}),
         )
 
-    against("submit, udf by reference, durable", "submit FULL", "raw submit FULL", 0.9, "submit")
-    against("submit, udf by reference, durable=False", "submit NORMAL", "raw submit NORMAL", 0.4, "submit")
-    against(
-        "submit, plain payload, durable=False",
-        "submit_payload NORMAL",
-        "raw submit_payload NORMAL",
-        0.6,
-        "submit_payload",
-    )
-    run.add(
-        "submit, plain payload, durable", "/s", mine.get("submit_payload FULL"), peers=peers["submit_payload"]
-    )
-    run.add(
-        "submit, by value (a notebook's function), durable",
-        "/s",
-        mine.get("submit_value FULL"),
-        wants=1500,
-        peers=peers["submit_value"],
-    )
-    run.add(
-        "submit_many, durable: rows",
-        "/s",
-        mine.get("submit_many FULL"),
-        wants=50_000,
-        limit=f"(raw, one commit: {mine.get('raw submit_many FULL', 0):,.0f}/s)",
-        peers=peers["submit_many"],
-    )
-    run.add(
-        "submit_many, durable: calls of a udf, encoding included",
-        "/s",
-        mine.get("submit_many_calls FULL"),
-        peers=peers["submit_many"],
-    )
-    against("drain no-op udfs, one inline worker, durable", "drain FULL", "raw drain FULL", 1.1, "drain")
-    run.figures[-1].note = f"raw, both in one commit: {mine.get('raw fused FULL', 0):,.0f}/s"
-    print(f"    ({run.figures[-1].note})")
-    against("drain, one inline worker, durable=False", "drain NORMAL", "raw drain NORMAL", 0.4, "drain")
-    run.add(
-        "drain, process isolation, durable", "/s", mine.get("drain process"), wants=1500, peers=peers["drain"]
-    )
+    told("submit, udf by reference, durable", "submit", " FULL", share=0.9)
+    told("submit, udf by reference, durable=False", "submit", " NORMAL", share=0.4)
+    told("submit, plain payload, durable=False", "submit_payload", " NORMAL", share=0.6)
+    told("submit, plain payload, durable", "submit_payload", " FULL")
+    told("submit, by value (a notebook's function), durable", "submit_value", " FULL", wants=1500)
+    told("submit_many, durable: rows", "submit_many", "", wants=50_000)
+    told("submit_many, durable: calls of a udf", "submit_many_calls", "")
+    told("drain no-op udfs, one inline worker, durable", "drain", " FULL", share=1.1)
+    told("drain, one inline worker, durable=False", "drain", " NORMAL", share=0.4)
+    told("drain, process isolation, durable", "drain", " process", wants=1500)
+    for what, key in (
+        ("raw, a row with a unique id, an order and a claim's index, FULL", "raw row FULL"),
+        ("... NORMAL", "raw row NORMAL"),
+        ("raw, an ack and the next claim in one commit, FULL", "raw fused"),
+    ):
+        run.add(what, "/s", max(mine.get(key, []), default=None))
 
 
 def four_workers(run: Run) -> None:
     """Drain with four worker processes against one."""
     rates: dict[str, float] = {}
     told: dict[str, str] = {}
-    single = 0.0
+    singles: list[float] = []
+    pairs: list[float] = []
     for name in ("lakeshore", *run.peers):
         if name in IN_MEMORY:
             continue
@@ -127,11 +115,15 @@ def four_workers(run: Run) -> None:
                 four.append(side)
             if len(four) < 4 or "drain" not in four[0].verbs:
                 continue
-            n = 1200 if name == "lakeshore" else 400
+            n = 600 if name == "lakeshore" else 400
             try:
-                if name == "lakeshore":
-                    single = max(drain_together(four[:1], n)[0] for _ in range(3))
-                slices = [drain_together(four, n) for _ in range(3 if name == "lakeshore" else 1)]
+                slices = []
+                for _ in range(5 if name == "lakeshore" else 1):
+                    if name == "lakeshore":
+                        singles.append(drain_together(four[:1], n)[0])
+                    slices.append(drain_together(four, n))
+                    if name == "lakeshore":
+                        pairs.append(slices[-1][0] / singles[-1])
             except SideError as exc:
                 run.miss(name, "four workers", exc)
                 continue
@@ -144,12 +136,17 @@ def four_workers(run: Run) -> None:
             told[name] += f" ({died[0]})" if died else ""
             told[name] += f", {twice} jobs ran twice" if twice > 0 else ""
     mine = rates.pop("lakeshore", None)
+    beside = ""
+    if pairs:
+        span = f"{min(singles):,.0f} to {max(singles):,.0f}/s"
+        beside = f"{statistics.median(pairs):.2f} of one worker beside it ({span}); fair is 0.5-2"
     run.add(
         "drain, four inline workers, durable",
         "/s",
         mine,
-        wants=0.8 * single,
-        limit=f"0.8 of one worker {single:,.0f}/s; fair is 0.5-2",
+        wants=0.8,
+        share=statistics.median(pairs) if pairs else None,
+        limit=beside,
         peers=rates,
         note="; ".join(told.values()),
     )

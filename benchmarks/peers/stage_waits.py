@@ -22,7 +22,7 @@ IMPORTS = {
     "dask": "import distributed",
     "ipyparallel": "import ipyparallel",
 }
-ROUNDS = 5
+ROUNDS = 4
 
 
 def serving(run: Run) -> None:
@@ -84,7 +84,7 @@ def serving(run: Run) -> None:
                 except SideError as exc:
                     run.miss(name, "start", exc)
                     continue
-                look(name, sides[name], 30 if name in ("huey", "dreamlake") else 100, 3000)
+                look(name, sides[name], 20 if name in ("huey", "dreamlake") else 100, 3000)
 
     def told(
         title: str, unit: str, values: dict[str, float], mode: str, wants: float | None, **more: Any

@@ -101,16 +101,16 @@ class Turn:
         return self.n / float(self.side.ask(self.verb, n=self.n, **self.options))
 
 
-def best(run: Run, turns: list[Turn]) -> dict[str, float]:
-    """Let all take turns; return each one's best rate. Who fails is noted and left out."""
-    rates: dict[str, float] = {}
+def in_turns(run: Run, turns: list[Turn]) -> dict[str, list[float]]:
+    """Let all take turns; return each one's rate in every slice. Who fails is noted and left out."""
+    rates: dict[str, list[float]] = {}
     failed: set[str] = set()
     for slice_number in range(max((turn.slices for turn in turns), default=0)):
         for turn in turns:
             if turn.label in failed or slice_number >= turn.slices:
                 continue
             try:
-                rates[turn.label] = max(rates.get(turn.label, 0.0), turn.rate())
+                rates.setdefault(turn.label, []).append(turn.rate())
             except SideError as exc:
                 failed.add(turn.label)
                 rates.pop(turn.label, None)
@@ -121,7 +121,7 @@ def best(run: Run, turns: list[Turn]) -> dict[str, float]:
 def offered(sides: dict[str, Side], verb: str, n: int) -> list[Turn]:
     """Return a turn for each peer that has the verb."""
     return [
-        Turn(name, side, verb, n, slices=3)
+        Turn(name, side, verb, n, slices=2)
         for name, side in sides.items()
         if name not in ("raw", "lakeshore") and verb in side.verbs
     ]
