@@ -207,6 +207,31 @@ def a_repeat_returns_the_same_next(case: Case) -> None:
     same(_name(case, repeat), ("b", 2), "next of the repeated retry")
 
 
+def another_ending_is_no_repeat(case: Case) -> None:
+    """An ending with `next=` after a different one is `ClaimLost`, whatever that one claimed."""
+    spec = ClaimSpec(case.queue)
+    for verb, (first, state) in _endings(case).items():
+        if verb == "release":  # it takes no next=
+            continue
+        name = "".join(filter(str.isalpha, verb))
+        claimed = case.claimed(name)
+        case.submit(f"{name}-next", priority=1.0)
+        taken = first(claimed.id, "w", fence=claimed.fence, next=spec)
+        same(_name(case, taken), (f"{name}-next", 1), f"next of {verb}")
+        for other, (end, _) in _endings(case).items():
+            if other not in (verb, "release"):
+                what = f"{other} with next= after {verb}"
+                raises(ClaimLost, what, end, claimed.id, "w", fence=claimed.fence, next=spec)
+        same(case.state(name), state, f"state after {verb} and refused others")
+        case.plane.cancel(claimed.id)
+        case.plane.ack(taken.id, "w", fence=taken.fence)
+    itself = case.claimed("itself")
+    again = case.plane.nack(itself.id, "w", error="E: m", fence=itself.fence, next=spec)
+    same(_name(case, again), ("itself", 2), "next of a retry is the job itself")
+    raises(ClaimLost, "ack after it", case.plane.ack, itself.id, "w", fence=itself.fence, next=spec)
+    same(case.state("itself"), "running", "state of the second claim")
+
+
 def a_refused_ending_claims_nothing(case: Case) -> None:
     """An ending that is `ClaimLost` takes no next job."""
     case.claimed("a")

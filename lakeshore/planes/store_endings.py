@@ -80,7 +80,6 @@ class Endings(Claims, Journals):
     ) -> Claimed | None:
         """Carry out one ending: the guarded UPDATE, its payload, frame and bells, and the next claim."""
         id, worker_id = params["id"], params["worker"]
-        verb = statement.partition("_")[0]
         final = None if frame is None else check_bytes(frame, "frame")
         spec = None if next is None else check_spec(next)
         # A job that goes back to its queue is one to draw from, so that draw is made after it, in `_claim`.
@@ -89,7 +88,7 @@ class Endings(Claims, Journals):
         def work(tx: Transaction) -> Claimed | None:
             ended = tx.rows(statement, params)
             if not ended:
-                return self._replayed(tx, verb, target, params, spec)
+                return self._replayed(tx, statement, target, params, spec)
             seq, fence, queue = ended[0]
             if store is not None:
                 store(tx, seq)
@@ -103,24 +102,24 @@ class Endings(Claims, Journals):
             if spec is None:
                 return None
             self._note_presence(tx, worker_id, spec.queue)
-            return self._claim(tx, spec, worker_id, sampled, after=f"{seq}:{fence}")
+            return self._claim(tx, spec, worker_id, sampled, after=f"{seq}:{fence}:{statement}")
 
         return self._write(work)
 
     def _replayed(
-        self, tx: Transaction, verb: str, target: State, params: dict[str, Any], spec: ClaimSpec | None
+        self, tx: Transaction, statement: str, target: State, params: dict[str, Any], spec: ClaimSpec | None
     ) -> Claimed | None:
         """Answer a repeated ending as the first was answered, or raise `ClaimLost`."""
-        fence = params["fence"]
+        verb, fence = statement.partition("_")[0], params["fence"]
         held = tx.rows("holder", params)
         if fence is None or not held:
             raise self._lost(tx, verb, params)
         if spec is not None:
-            again = tx.rows("claimed_after", params)
+            again = tx.rows("claimed_after", {**params, "ending": statement})
             if again:
                 id, envelope, attempt, queue, fence, until, seq = again[0]
                 if envelope is None:
-                    envelope = tx.rows("payload", {"seq": seq, "part": "envelope"})[0][0]
+                    envelope = self._large_envelope(tx, seq)
                 return Claimed(id, envelope, attempt, queue, fence, self._now() + until - self._lease_clock())
         if held[0][0] != target or held[0][2] != fence:
             raise self._lost(tx, verb, params)

@@ -32,10 +32,10 @@ WHERE seq = :seq AND (
 RETURNING id, envelope, attempt, queue, fence;
 
 -- name: claimed_after
--- The claim that an earlier, identical ending made.
+-- The claim that an earlier ending made, of the same verb: `after` names row, fence and verb.
 SELECT id, envelope, attempt, queue, fence, lease_until, seq FROM invocation
 WHERE ns = :ns AND state = 'running' AND worker_id = :worker
-    AND after = (SELECT seq || ':' || :fence FROM invocation WHERE ns = :ns AND id = :id);
+    AND after = (SELECT seq || ':' || :fence || ':' || :ending FROM invocation WHERE ns = :ns AND id = :id);
 
 -- name: payload
 SELECT body FROM payload WHERE seq = :seq AND part = :part;

@@ -204,7 +204,9 @@ class PlaneMachine(RuleBasedStateMachine):
         queue = self.jobs[id].queue if id in self.jobs else QUEUES[0]
         spec = ClaimSpec(queue, lease=10.0) if fused and verb != "release" else None
 
-        def end() -> Claimed | None:
+        def end(
+            verb: str = verb, frame: bytes | None = frame, spec: ClaimSpec | None = spec
+        ) -> Claimed | None:
             if verb == "ack":
                 return self.plane.ack(id, worker, result=b"r", fence=fence, frame=frame, next=spec)
             if verb == "release":
@@ -236,6 +238,9 @@ class PlaneMachine(RuleBasedStateMachine):
         if repeat:
             again = end()
             assert (again and (again.id, again.fence)) == (taken and (taken.id, taken.fence))
+            for other in {"ack", "retry", "fail"} - {verb, "retry" if verb == "release" else verb}:
+                with pytest.raises(ClaimLost):
+                    end(other, None, ClaimSpec(queue))
         return multiple() if taken is None else (taken.id, worker, taken.fence)
 
     @rule(data=st.data())
