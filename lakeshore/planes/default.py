@@ -6,8 +6,6 @@ import threading
 
 from lakeshore import settings
 from lakeshore.planes.contract import Plane
-from lakeshore.planes.http import HttpDispatch
-from lakeshore.planes.http_address import stored_token
 from lakeshore.planes.sqlite import Dispatch
 from lakeshore.planes.sqlite_files import make_home
 
@@ -38,6 +36,10 @@ def default_plane() -> Plane:
 def open_plane(environment: settings.Settings) -> Plane:
     """Open a new plane for these settings."""
     if environment.url:
+        # a worker on a file need not load the client of a control plane
+        from lakeshore.planes.http import HttpDispatch
+        from lakeshore.planes.http_address import stored_token
+
         token = environment.token or stored_token(environment.home, environment.url)
         return HttpDispatch(
             environment.url,

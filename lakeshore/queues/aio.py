@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from lakeshore.errors import WaitTimeout
 from lakeshore.planes.contract import Plane, check_id
+from lakeshore.queues.aio_stream import SLICE, AsyncStream
 from lakeshore.queues.encoding import MISSING
 from lakeshore.queues.job import Job
-from lakeshore.queues.stream import SLICE, AsyncStream
 from lakeshore.queues.sync import SyncQueue
 from lakeshore.queues.topic import Topic
 from lakeshore.states import State
