@@ -7,6 +7,8 @@ statement calls a function that the cell itself imports, that import.
 from __future__ import annotations
 
 import ast
+import builtins
+import copy
 import difflib
 import functools
 import importlib
@@ -21,11 +23,15 @@ from IPython.core.error import UsageError
 
 from lakeshore.functions.reference import is_installed
 from lakeshore.notebook.module_code import compile_module
-from lakeshore.notebook.reads import names_read
+from lakeshore.notebook.reads import global_names, names_needed, names_read
 from lakeshore.notebook.source import FUNCTIONS, Source, bindings, loads, refuse_foreign, suspends
 
 Shape = Literal["call", "def", "cell"]
 COLLECT = "__lakeshore_call__"
+_ASSIGNED = "__lakeshore_assigned__"
+_IPYTHON = frozenset({"display", "exit", "quit"})
+"""Builtins where a kernel has them."""
+_NAMES_SHOWN = 4
 _ODD = re.compile(r"[^\w.-]+")
 
 
@@ -355,20 +361,41 @@ class _Planner:
                         )
         name = self.name or f"cell-{self.number}"
         filename = code_name(name, self.number)
+        reads = {
+            name: line
+            for name, line in names_read(self.source.tree, flags=self.flags).items()
+            if name in self.namespace and not _is_exit(self.namespace[name])
+        }
+        code = compile_module(_with_value(self.source.tree), filename, flags=self.flags)
+        self.refuse_missing(reads)
+        n_lines = len(self.source.lines) - 1
         return Plan(
             shape="cell",
             name=name,
-            label=f"the whole cell, {len(self.source.lines) - 1} lines",
+            label=f"the whole cell, {n_lines} line{'' if n_lines == 1 else 's'}",
             filename=filename,
             here=ast.Module([], []),
-            code=compile_module(self.source.tree, filename, flags=self.flags),
-            reads={
-                name: line
-                for name, line in names_read(self.source.tree, flags=self.flags).items()
-                if name in self.namespace and not _is_exit(self.namespace[name])
-            },
+            code=code,
+            reads=reads,
             hints=tuple(self.hints()),
         )
+
+    def refuse_missing(self, reads: Iterable[str]) -> None:
+        """Refuse a name that neither the cell nor the notebook has: the job could only fail, later."""
+        made_by_functions: set[str] = set()  # `global` in a function of the notebook
+        for name in reads:
+            if isinstance(function := self.namespace[name], FunctionType):
+                made_by_functions |= global_names(function.__code__)[1]
+        for name, line in names_needed(self.source.tree, flags=self.flags).items():
+            if name in self.namespace or name in made_by_functions or hasattr(builtins, name):
+                continue
+            if name in _IPYTHON or (name.startswith("__") and name.endswith("__")):
+                continue
+            known = [known for known in self.namespace if not known.startswith("_")]
+            raise UsageError(
+                f"line {line}: name {name!r} is not defined in this notebook; "
+                f"run the cell that defines it.{nearest(name, known)}"
+            )
 
     def is_udf(self, name: str) -> bool:
         nodes = self.bound.get(name)
@@ -382,6 +409,15 @@ class _Planner:
 
     def hints(self) -> Iterable[str]:
         last = self.body[-1]
+        if assigned := _assigned(self.body):
+            shown = ", ".join(f"`{name}`" for name in assigned[:_NAMES_SHOWN])
+            more = ", …" if len(assigned) > _NAMES_SHOWN else ""
+            verb = "stays" if len(assigned) == 1 else "stay"
+            of = ""
+            if value := _assigned([last]):
+                whose = "its value" if value == assigned else f"the value of `{value[0]}`"
+                of = f": {whose if len(value) == 1 else 'what the last line assigns'} is the result"
+            yield f"the whole cell is the job; {shown}{more} {verb} on the worker{of}"
         if isinstance(last, ast.For):
             for call in _calls_below(last.body):
                 callee = self.callee(call.func)
@@ -443,6 +479,59 @@ def _import(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except Exception:  # noqa: BLE001 - importing runs any code; what fails here may still be there on the worker
         return None
+
+
+def _assigned(body: Iterable[ast.stmt]) -> list[str]:
+    """The names that plain assignments at the top of a cell set, in order."""
+    names: dict[str, None] = {}
+    for stmt in body:
+        match stmt:
+            case ast.Assign(targets=targets):
+                found = targets
+            case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+                found = [target]
+            case _:
+                continue
+        each = (n for target in found for n in ast.walk(target) if isinstance(n, ast.Name))
+        names.update((n.id, None) for n in each if isinstance(n.ctx, ast.Store))
+    return list(names)
+
+
+def _with_value(tree: ast.Module) -> ast.Module:
+    """Return a cell that ends in an expression where it ended in an assignment: what that assigned."""
+    last = tree.body[-1]
+    match last:
+        case ast.Assign(targets=[target, *_]) if _has_names_alone(target):
+            value = copy.deepcopy(target)
+        case ast.Assign(targets=targets):
+            last = ast.copy_location(
+                ast.Assign([ast.Name(_ASSIGNED, ast.Store()), *targets], last.value), last
+            )
+            value = ast.Name(_ASSIGNED)
+        case (
+            ast.AugAssign(target=ast.Name(id=name))
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr())
+        ):
+            value = ast.Name(name)
+        case _:
+            return tree
+    for node in ast.walk(value):
+        if isinstance(node, (ast.Name, ast.Tuple, ast.List, ast.Starred)):
+            node.ctx = ast.Load()
+        ast.copy_location(node, last)
+    end = ast.copy_location(ast.Expr(value), last)
+    return ast.fix_missing_locations(ast.Module([*tree.body[:-1], last, end], tree.type_ignores))
+
+
+def _has_names_alone(target: ast.expr) -> bool:
+    match target:
+        case ast.Name():
+            return True
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return all(_has_names_alone(part) for part in parts)
+        case ast.Starred(value=inner):
+            return _has_names_alone(inner)
+    return False
 
 
 def _is_exit(value: object) -> bool:

@@ -5,18 +5,24 @@ class's methods read counts from the first mention of its name, since nothing ru
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
+import contextlib
 import dis
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import CodeType
 
-from lakeshore.notebook.source import SCOPES
+from lakeshore.notebook.source import SCOPES, bindings, loads
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _GIVEN = frozenset({"__name__", "__builtins__"})
 """What a module has of its own."""
 _STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
+_AT_ONCE = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+_ANY_NAMES = frozenset({"exec", "globals", "locals", "vars", "dir"})
+"""Who uses these may make, or ask for, names that no one can see in the text."""
+_CATCHES = frozenset({"NameError", "Exception", "BaseException"})
 
 
 def names_read(tree: ast.Module, *, flags: int = 0) -> dict[str, int]:
@@ -29,9 +35,33 @@ def names_read(tree: ast.Module, *, flags: int = 0) -> dict[str, int]:
     flags : int
         Compiler flags of `__future__` features in force.
     """
+    return _walked(tree, flags).found
+
+
+def names_needed(tree: ast.Module, *, flags: int = 0) -> dict[str, int]:
+    """Map each name that module-level code cannot do without to the line that reads it first.
+
+    These are the names it reads outside functions and nowhere assigns before; not those in a `try` that
+    catches `NameError`, and none where `exec`, `globals()` or a star import may make names. Builtins count.
+
+    Parameters
+    ----------
+    tree : ast.Module
+        Module-level code.
+    flags : int
+        Compiler flags of `__future__` features in force.
+    """
+    return {} if loads(tree) & _ANY_NAMES else _walked(tree, flags).needed
+
+
+def _walked(tree: ast.Module, flags: int) -> _Walk:
+    for stmt in tree.body:
+        if isinstance(stmt, ast.ImportFrom) and stmt.module == "__future__":
+            for alias in stmt.names:
+                flags |= getattr(__future__, alias.name).compiler_flag
     walk = _Walk(flags)
     walk.block(tree.body, set())
-    return walk.found
+    return walk
 
 
 def global_names(code: CodeType) -> tuple[set[str], set[str]]:
@@ -54,17 +84,38 @@ def _nested(code: CodeType) -> list[CodeType]:
     return [const for const in code.co_consts if isinstance(const, CodeType)]
 
 
+def _loaded_at_once(code: CodeType) -> set[str]:
+    """Return what running `code` itself loads: its comprehensions are run, its functions are not."""
+    inner = [_loaded_at_once(each) for each in _nested(code) if each.co_name in _AT_ONCE]
+    return _own_names(code)[0].union(*inner)
+
+
 class _Walk:
     def __init__(self, flags: int) -> None:
         self.flags = flags
         self.found: dict[str, int] = {}
+        self.needed: dict[str, int] = {}
         self.later: dict[str, set[str]] = {}
+        self.perhaps: set[str] = set()
+        """Names that some statement before may have assigned."""
+        self.lenient = 0
+        """Above 0 where a name that is missing does no harm, or may come from anywhere."""
 
-    def touch(self, name: str, line: int, known: set[str]) -> None:
+    def touch(self, name: str, line: int, known: set[str], *, now: bool = True) -> None:
         if name not in known and name not in _GIVEN:
             self.found.setdefault(name, line)
+            if now and not self.lenient and name not in self.perhaps:
+                self.needed.setdefault(name, line)
         for inner in sorted(self.later.pop(name, ())):
-            self.touch(inner, line, known)
+            self.touch(inner, line, known, now=False)
+
+    @contextlib.contextmanager
+    def leniently(self, yes: bool) -> Iterator[None]:
+        self.lenient += yes
+        try:
+            yield
+        finally:
+            self.lenient -= yes
 
     def expr(self, node: ast.AST | None, known: set[str]) -> None:
         """Note what an expression (or a target) reads, then what it assigns."""
@@ -77,8 +128,9 @@ class _Walk:
             assert isinstance(node, ast.expr)
             code = self.compiled(ast.Expression(node))
             loaded, stored = global_names(code)
+            at_once = _loaded_at_once(code)
             for name in sorted(loaded - stored):
-                self.touch(name, node.lineno, known)
+                self.touch(name, node.lineno, known, now=name in at_once)
             known |= stored
         elif isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
@@ -101,7 +153,11 @@ class _Walk:
 
     def block(self, body: Iterable[ast.stmt], known: set[str]) -> set[str]:
         for stmt in body:
+            made = set(bindings(ast.Module([stmt], [])))
+            if isinstance(stmt, (ast.For, ast.AsyncFor, ast.While)):  # a turn may read what the last one made
+                self.perhaps |= made
             known = self.statement(stmt, known)
+            self.perhaps |= made
         return known
 
     def statement(self, stmt: ast.stmt, known: set[str]) -> set[str]:
@@ -112,6 +168,7 @@ class _Walk:
                 known.update(a.asname or a.name.partition(".")[0] for a in stmt.names)
             case ast.ImportFrom():
                 known.update(a.asname or a.name for a in stmt.names)
+                self.lenient += any(a.name == "*" for a in stmt.names)
             case ast.Assign():
                 self.expr(stmt.value, known)
                 for target in stmt.targets:
@@ -123,7 +180,8 @@ class _Walk:
                 self.expr(stmt.target, known)
             case ast.AnnAssign():
                 self.expr(stmt.value, known)
-                self.expr(stmt.annotation, known)
+                if not self.flags & __future__.annotations.compiler_flag:
+                    self.expr(stmt.annotation, known)
                 if stmt.value is not None or not isinstance(stmt.target, ast.Name):
                     self.expr(stmt.target, known)
             case ast.For() | ast.AsyncFor():
@@ -143,7 +201,9 @@ class _Walk:
                 for item in stmt.items:
                     self.expr(item.context_expr, known)
                     self.expr(item.optional_vars, known)
-                known = self.block(stmt.body, known)
+                catches = any(_CATCHES & loads(item.context_expr) for item in stmt.items)
+                with self.leniently(catches):
+                    known = self.block(stmt.body, known)
             case ast.Try() | ast.TryStar():
                 known = self.attempt(stmt, known)
             case ast.Match():
@@ -159,11 +219,15 @@ class _Walk:
                     self.expr(case.guard, inside)
                     self.block(case.body, inside)
             case _:
-                self.expr(stmt, known)
+                with self.leniently(type(stmt).__name__ == "TypeAlias"):  # evaluated when someone asks
+                    self.expr(stmt, known)
         return known
 
     def attempt(self, stmt: ast.Try | ast.TryStar, known: set[str]) -> set[str]:
-        ends = [self.block(stmt.orelse, self.block(stmt.body, set(known)))]
+        catches = any(h.type is None or _CATCHES & loads(h.type) for h in stmt.handlers)
+        with self.leniently(catches):
+            body = self.block(stmt.body, set(known))
+        ends = [self.block(stmt.orelse, body)]
         for handler in stmt.handlers:
             inside = set(known)
             self.expr(handler.type, inside)
@@ -178,11 +242,13 @@ class _Walk:
     ) -> None:
         outer = self.compiled(ast.Module([stmt], []))
         now, _ = _own_names(outer)
-        later: set[str] = set()
+        at_once, later = set(now), set[str]()
         for code in _nested(outer):
             if isinstance(stmt, ast.ClassDef):  # its body runs at once, its methods when someone uses it
                 loaded, stored = _own_names(code)
                 now |= loaded - stored
+                if not any(isinstance(node, ast.Try) for node in ast.walk(stmt)):
+                    at_once |= loaded - stored
                 for method in _nested(code):
                     loaded, stored = global_names(method)
                     later |= loaded - stored
@@ -192,6 +258,6 @@ class _Walk:
         if stmt.decorator_list:  # a decorator may call what it gets
             now, later = now | later, set()
         for name in sorted(now - {stmt.name}):
-            self.touch(name, stmt.lineno, known)
+            self.touch(name, stmt.lineno, known, now=name in at_once)
         known.add(stmt.name)
         self.later[stmt.name] = later

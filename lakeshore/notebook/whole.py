@@ -96,7 +96,7 @@ async def _finish(coroutine: Awaitable[None], namespace: dict[str, Any]) -> Any:
 
 
 def settle(value: Any) -> Any:
-    """Return what a cell's last expression leaves as result.
+    """Return what a cell's last expression, or assignment, leaves as result.
 
     What cannot be packed is displayed, and leaves None: hours of work must not fail at their
     end. A generator or coroutine is passed on: the worker drives it.
@@ -108,7 +108,7 @@ def settle(value: Any) -> Any:
     except PackError as error:
         run.display(value)
         sys.stderr.write(
-            f"lakeshore: the cell's last expression is shown, and the result is None: {error}\n"
+            f"lakeshore: the cell's value is shown, and the result is None: {error}\n"
             "Return plain data, or write a file with `run.write`, to get it back.\n"
         )
         return None

@@ -118,10 +118,10 @@ def test_calls(last: str) -> None:
         "train(1) + 1",
         "train(1) if grid else None",
         "a, b = train(1), train(2)",
-        "a.b = train(1)",
-        "x += train(1)",
+        "model.b = train(1)",
+        "x = 1\nx += train(1)",
         "[train(1) for train in [print]]",
-        "unknown(1)",
+        "unknown = print\nunknown(1)",
         "class Here: pass\nHere()",
         "train = 3\ntrain(1)",
         "for lr in grid:\n    train(lr)",
@@ -263,7 +263,7 @@ def test_empty(body: str) -> None:
 
 
 def test_hints() -> None:
-    (hint,) = plan("for lr in grid:\n    out.append(train(lr))").hints
+    (hint,) = plan("for lr in grid:\n    print(train(lr))").hints
     assert "[train(lr) for lr in grid]" in hint
     (hint,) = plan("print('x')\ndef job(): pass").hints
     assert "line 2" in hint
@@ -284,3 +284,80 @@ def test_names_and_labels() -> None:
     named = plan("train(1)", name="first run!")
     assert (named.name, named.filename) == ("first run!", "<lakeshore first-run- cell 7>")
     assert plan("[train(lr)\n for lr in grid]").label == "[train(lr) for lr in grid]"
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "line"),
+    [
+        ("job = fitt(100)", "fitt", 2),
+        ("runs = [fitt(lr) for lr in grid]", "fitt", 2),
+        ("any(fitt(lr) for lr in grid)", "fitt", 2),
+        ("x = 1\nprint(x, nope)", "nope", 3),
+        ("x += 1", "x", 2),
+        ("x = x + 1\nx", "x", 2),
+        ("if grid:\n    nope\nx = 1", "nope", 3),
+        ("@deco\ndef f(): pass\nf(1) + 1", "deco", 3),
+        ("def f(a=nope): pass\nf(1) + 1", "nope", 2),
+        ("class A(Base): pass\nA()", "Base", 2),
+        ("f = lambda a=nope: a\nf(1) + 1", "nope", 2),
+        ("try:\n    nope\nexcept ValueError:\n    pass", "nope", 3),
+        ("x = 1\ndef f():\n    late = 1\nlate", "late", 5),
+    ],
+)
+def test_a_name_that_is_nowhere_is_refused(body: str, name: str, line: int) -> None:
+    with pytest.raises(UsageError, match=f"line {line}: name '{name}' is not defined in this note"):
+        plan(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(): return nope\nx = 1",
+        "f = lambda: nope\nx = 1",
+        "try:\n    nope\nexcept NameError:\n    nope = 1\nnope",
+        "try:\n    nope\nexcept Exception:\n    pass",
+        "try:\n    nope\nexcept:\n    pass",
+        "from contextlib import suppress\nwith suppress(NameError):\n    nope",
+        "if grid:\n    x = 1\nx",
+        "for i in grid:\n    if i > 1: print(last)\n    last = i",
+        "for i in []: pass\nprint(i)",
+        "from math import *\nsqrt(2)",
+        "exec('x = 7')\nx",
+        "'x' in globals() and x",
+        "from __future__ import annotations\nx: Nope = 1\ndef f(a: Nope): pass\nf(1) + 1",
+        "__name__, __file__",
+        "display(grid)",
+        "match grid:\n    case [a, *rest]: print(a)\nrest",
+        "def set_it():\n    x = 1\nset_it()\nmodel.x",
+        "(n := 3)\nn",
+        "class A:\n    y = 1\n    def m(self): return nope\nx = A()",
+    ],
+)
+def test_a_name_that_may_be_there_is_not_refused(body: str) -> None:
+    assert plan(body).shape == "cell"
+
+
+def test_a_missing_name_suggests_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"runs? the cell that defines it\. Did you mean train\?"):
+        plan("job = trian(100)")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("res = model.fit()", "`res` stays on the worker: its value is the result"),
+        ("x = 1\nx + 1", "the whole cell is the job; `x` stays on the worker"),
+        (
+            "x = 1\nres = x + 1\nprint(x)\nres += 1",
+            "`x`, `res` stay on the worker: the value of `res` is the result",
+        ),
+        ("a = b = c = d = e = f = 1\na", "`a`, `b`, `c`, `d`, … stay on the worker"),
+    ],
+)
+def test_names_that_stay_on_the_worker_are_said(body: str, says: str) -> None:
+    assert any(hint.endswith(says) for hint in plan(body).hints)
+
+
+def test_the_label_counts_lines() -> None:
+    assert plan("1 + 1").label == "the whole cell, 1 line"
+    assert plan("1 + 1\n2").label == "the whole cell, 2 lines"

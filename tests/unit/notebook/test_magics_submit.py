@@ -160,6 +160,46 @@ def test_a_result_that_cannot_be_packed_is_shown(nb: Notebook) -> None:
     assert "Figure" in log
 
 
+@pytest.mark.parametrize(
+    ("last", "result"),
+    [
+        ("res = m.fit()", 42),
+        ("res = other = m.fit()", 42),
+        ("first, *rest = m.fit(), 2, 3", [42, 2, 3]),
+        ("m.kept = m.fit()", 42),
+        ("res: int = m.fit()", 42),
+        ("n = 1\nn += m.fit()", 43),
+        ("yield 1\nres = m.fit()", 42),
+        ("import asyncio\nres = await asyncio.sleep(0, m.fit())", 42),
+        ("res = m", None),
+    ],
+)
+def test_a_last_assignment_is_the_result(nb: Notebook, last: str, result: Any) -> None:
+    nb("class M:\n    def fit(self): return 42\nm = M(); res = 'mine'")
+    cell = nb.run(f"%%lakeshore submit gpu --text\n{last}")
+    assert cell.error is None
+    assert "on the worker" in cell.out or last.startswith("m.")
+    value = nb.result(nb.names["_lakeshore"])
+    assert (list(value) if isinstance(value, tuple) else value) == result
+    assert nb.names["res"] == "mine"
+    if result is None:
+        assert "result is None" in str(nb("%lakeshore logs _lakeshore"))
+
+
+def test_a_missing_name_keeps_no_old_job(nb: Notebook) -> None:
+    nb(f"{SUBMIT}\ndef fit(x):\n    return x + 1\njob = fit(1)")
+    for last in ("job = fitt(100)", "job = [fitt(n) for n in range(3)]"):
+        said = nb.refused(f"{SUBMIT}\n{last}")
+        assert "line 2: name 'fitt' is not defined in this notebook; run the cell that defines it" in said
+        assert said.count("\n") == 1
+
+
+def test_a_name_made_by_a_function_of_the_notebook(nb: Notebook) -> None:
+    nb("def set_up():\n    global made\n    made = 5")
+    nb(f"{SUBMIT}\nx = set_up()\nmade")
+    assert nb.result(nb.names["_lakeshore"]) == 5
+
+
 def test_a_whole_cell_uses_what_the_notebook_has(nb: Notebook) -> None:
     nb("import math\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\np = P(3)")
     nb(f"{SUBMIT}\n[isinstance(p, P), math.floor(p.x + 0.5), P(4).x]")
