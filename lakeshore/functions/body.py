@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, NoReturn, TypeGuard
 
 from lakeshore.context import current, strings
 from lakeshore.errors import JobCancelled
@@ -139,6 +140,7 @@ def run_body(
     *,
     emit: Callable[[Any], None],
     check: Callable[[Any, list[str]], None] | None = None,
+    forked: Callable[[BaseException | None], NoReturn] | None = None,
 ) -> Any:
     """Call `fn` and drive what it gives to its end, in this thread and the run context in force.
 
@@ -153,6 +155,9 @@ def run_body(
         Takes each value that a generator yields, as it comes.
     check : callable, optional
         Takes the result and the yielded keys; default: return-your-keys of the run context.
+    forked : callable, optional
+        Called, with None or what was raised, where an async body ends in a process that it forked: that
+        one must leave before its copy of the event loop is closed, which shares files with this one's.
 
     Returns
     -------
@@ -178,11 +183,11 @@ def run_body(
                 result = _drive(result, emit, yields)
             elif is_asyncgen(result):
                 yields = yields or Yields()
-                result = _in_loop(_drive_async(result, emit, yields))
+                result = _in_loop(_drive_async(result, emit, yields), forked)
             elif is_coroutine(result):
-                result = _in_loop(result)
+                result = _in_loop(result, forked)
             elif hasattr(type(result), "__await__"):
-                result = _in_loop(_await(result))
+                result = _in_loop(_await(result), forked)
             else:
                 break
     if result is None and yields is not None:
@@ -233,9 +238,10 @@ async def _await(value: Awaitable[Any]) -> Any:
 class _Loop:
     """One event loop for one body, that ends when the job is cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, forked: Callable[[BaseException | None], NoReturn] | None) -> None:
         self._stop = False
         self._cancelled = current()
+        self._forked = forked
 
     def stop(self) -> None:
         """Ask the body to stop; from any thread."""
@@ -268,7 +274,7 @@ class _Loop:
         loop.set_exception_handler(failed)
         timer = [loop.call_later(LOOK_INTERVAL, look)]
         try:
-            return await body
+            return await self._to_its_end(body)
         except asyncio.CancelledError:
             if self._stop:
                 raise JobCancelled from None
@@ -276,14 +282,33 @@ class _Loop:
         finally:
             timer[0].cancel()
 
+    async def _to_its_end(self, body: Coroutine[Any, Any, Any]) -> Any:
+        pid = os.getpid()
+        try:
+            value = await body
+        except BaseException as error:
+            if self._forked is not None and os.getpid() != pid:
+                self._forked(error)
+            raise
+        if self._forked is not None and os.getpid() != pid:
+            self._forked(None)
+        return value
 
-def _in_loop(body: Coroutine[Any, Any, Any]) -> Any:
-    loop = _Loop()
+
+def _in_loop(
+    body: Coroutine[Any, Any, Any], forked: Callable[[BaseException | None], NoReturn] | None
+) -> Any:
+    loop = _Loop(forked)
+    return _in_thread(loop, body) if _loop_runs() else loop.run(body)
+
+
+def _loop_runs() -> bool:
+    # a call of its own: within the handler, a failing body would show this RuntimeError as its context
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return loop.run(body)
-    return _in_thread(loop, body)
+        return False
+    return True
 
 
 def _in_thread(loop: _Loop, body: Coroutine[Any, Any, Any]) -> Any:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
+import time
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from lakeshore.worker.loop import Worker
 from lakeshore.worker.options import WorkerOptions
@@ -18,9 +20,14 @@ from lakeshore.worker.options import WorkerOptions
 if TYPE_CHECKING:
     from lakeshore.queues.sync import SyncQueue
 
+STOP_WAIT: Final = 10.0
+"""Seconds that `WorkerThread.stop` waits by default."""
+STUCK_AFTER: Final = 2.0
+"""Seconds after which a body that was told to stop and has not is taken for one that sits in C code."""
 EXIT_WAIT: Final = 1.0
 """Seconds the interpreter's exit waits for a body that was told to stop; then its job is handed back."""
 
+_LOOK: Final = 0.1
 _log = logging.getLogger("lakeshore.worker")
 
 
@@ -53,11 +60,11 @@ class WorkerThread:
             )
         self._worker = Worker(q, WorkerOptions.checked(**options))
         self._thread = threading.Thread(target=self._run, name=f"lakeshore-worker-{q.name}", daemon=True)
+        self._told = False
         self.error: BaseException | None = None
 
     def __repr__(self) -> str:
-        state = "running" if self.running else "stopped"
-        return f"<WorkerThread {self.queue!r} {state}, {self.executed} executed>"
+        return f"<WorkerThread {self.queue!r} {self.state}, {self.executed} executed>"
 
     @property
     def queue(self) -> str:
@@ -71,8 +78,18 @@ class WorkerThread:
 
     @property
     def running(self) -> bool:
-        """Whether the thread lives."""
+        """Whether the thread lives; also while it is `stopping`."""
         return self._thread.is_alive()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop and its last body still runs; it takes no other job."""
+        return self._told and self.running
+
+    @property
+    def state(self) -> Literal["running", "stopping", "stopped"]:
+        """What it does now; "stopped" also before `start`."""
+        return "stopping" if self.stopping else "running" if self.running else "stopped"
 
     @property
     def executed(self) -> int:
@@ -99,20 +116,31 @@ class WorkerThread:
         drain : bool
             Give a running body its `grace`; False hands its job back at once.
         timeout : float, optional
-            Seconds to wait; default the grace and what stopping a body takes.
+            The most seconds to wait; default 10. Sooner back where the body does not stop.
 
         Returns
         -------
         bool
-            Whether the worker has ended. One whose body cannot be stopped (it sits in C code) ends
-            with that body; its job is back in the queue by then.
+            Whether the worker has ended. False: it is `stopping`, and ends by itself with its last body.
+            One that still runs after its `grace` is stopped and its job handed back; where that takes no
+            effect (it sits in C code) the thread lives on with it. Another worker may be started meanwhile.
         """
+        self._told = True
         self._worker.drain(at_once=not drain)
         if self._thread.ident is None or self._thread is threading.current_thread():
             return not self.running
-        patience = (self._worker.chosen.grace if drain else 0.0) + 7.0
-        self._thread.join(patience if timeout is None else timeout)
+        until = time.monotonic() + (STOP_WAIT if timeout is None else timeout)
+        while self.running and (left := until - time.monotonic()) > 0 and not self._stuck():
+            self._thread.join(min(left, _LOOK))
         return not self.running
+
+    def _stuck(self) -> bool:
+        """Whether all that still runs was told to stop, has not, and will not soon."""
+        jobs = [job for job in [slot.running for slot in self._worker.slots] if job is not None]
+        before = time.monotonic() - STUCK_AFTER
+        return bool(jobs) and all(
+            job.gone or (job.door.reason in ("cancelled", "lost") and job.stopped_at < before) for job in jobs
+        )
 
     def __enter__(self) -> Self:
         return self.start()
@@ -120,7 +148,8 @@ class WorkerThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop(drain=kind is None)
+        drain = kind is None
+        self.stop(drain, timeout=(self._worker.chosen.grace if drain else 0.0) + 7.0)
 
     def _run(self) -> None:
         try:
@@ -137,6 +166,7 @@ class WorkerThread:
 
 
 _living: weakref.WeakSet[WorkerThread] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_living.clear)  # the workers live in the parent
 
 
 @atexit.register

@@ -9,15 +9,18 @@ import base64
 import builtins
 import functools
 import io
+import os
+import pkgutil
+import reprlib
 import sys
 from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
 from lakeshore import wire
 from lakeshore.errors import WireError
+from lakeshore.worker import bars, figures
+from lakeshore.worker.imports import WhenLoaded
 
 DISPLAY_LIMIT: Final = 1024 * 1024
 """Bytes that one display may have."""
@@ -32,6 +35,13 @@ _REPRS: Final = (
     ("application/json", "_repr_json_"),
 )
 _MODULE: Final = "IPython.core.display_functions"
+_WIDGET: Final = "application/vnd.jupyter.widget-view+json"
+_PLAIN: Final = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
+_INLINE: Final = (
+    "inline",
+    "module://matplotlib_inline.backend_inline",
+    "module://ipykernel.pylab.backend_inline",
+)
 
 
 def bundle(obj: object) -> dict[str, Any]:
@@ -47,6 +57,8 @@ def bounded(data: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     room = DISPLAY_LIMIT
     for mime, value in sorted(data.items(), key=lambda item: item[0] != "text/plain"):
+        if mime == _WIDGET:  # a widget lives in the process that made it; a log shows its text
+            continue
         if isinstance(value, bytes):
             value = value.decode() if mime.startswith("text/") else base64.b64encode(value).decode()
         if mime in ("image/png", "image/jpeg") and len(value) > room:
@@ -64,6 +76,17 @@ def bounded(data: dict[str, Any]) -> dict[str, Any]:
     if not kept:
         kept["text/plain"] = "(a display over 1 MiB was left out)"
     return kept
+
+
+def last_look(obj: object) -> dict[str, Any]:
+    """Format what is about to be lost: as `bundle` does, a long row of plain values only in part."""
+    if type(obj) in _PLAIN:
+        brief = reprlib.Repr()
+        brief.maxlevel, brief.maxlist, brief.maxtuple, brief.maxdict = 6, 200, 200, 200
+        brief.maxset = brief.maxfrozenset = 200
+        brief.maxstring, brief.maxlong, brief.maxother = 10_000, 200, 10_000
+        return {"text/plain": brief.repr(obj)[: DISPLAY_LIMIT // 8]}
+    return bundle(obj)
 
 
 def _formatted(obj: object) -> dict[str, Any]:
@@ -106,25 +129,36 @@ def _smaller(mime: str, data: str, room: int) -> tuple[str, str]:
         image = image.resize((max(1, image.width * 2 // 3), max(1, image.height * 2 // 3)))
 
 
-# -- IPython.display inside a body
+# -- displays inside a body
 
 _state: dict[str, Any] = {}
 
 
-def install(current: Callable[[], Any]) -> None:
-    """Lead displays made in a body to its job; `current` returns the calling body's sink, or None."""
+def install(current: Callable[[], Any], *, guest: bool = False) -> None:
+    """Lead displays made in a body to its job; `current` returns the calling body's sink, or None.
+
+    Parameters
+    ----------
+    guest : bool
+        Others live in this process too: its environment is left alone. Default False: it is for bodies
+        only, and matplotlib is told to open no windows.
+    """
     _state["current"] = current
+    actions: dict[str, Callable[[ModuleType], None]] = {
+        "matplotlib.pyplot": figures.lead,
+        "tqdm.notebook": functools.partial(bars.lead, lambda: current() is not None),
+    }
     if _shell() is not None:
         _state["publishers"] = []
         renew()
-        return
-    if not hasattr(builtins, "display"):
-        builtins.display = _display  # type: ignore[attr-defined]
-    if _MODULE in sys.modules:
-        _patch(sys.modules[_MODULE])
     else:
-        _state["finder"] = _Finder()
-        sys.meta_path.insert(0, _state["finder"])
+        actions[_MODULE] = _patch
+        if not hasattr(builtins, "display"):
+            builtins.display = _display  # type: ignore[attr-defined]
+        if not guest and (os.environ.get("MPLBACKEND") or "inline") in _INLINE:
+            os.environ["MPLBACKEND"] = "agg"
+    _state["loads"] = WhenLoaded(actions)
+    _state["loads"].start()
 
 
 def renew() -> None:
@@ -139,25 +173,24 @@ def renew() -> None:
 
 
 def _publish(publish: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
-    sink = _state["current"]() if "current" in _state else None
+    sink = _sink()
     return publish(data, *args, **kwargs) if sink is None else sink.display(bounded(dict(data)))
 
 
 def remove() -> None:
     """Undo `install`."""
+    loads = _state.pop("loads", None)
+    if loads is not None:
+        loads.stop()
+    figures.leave()
+    bars.leave()
     for publisher in _state.pop("publishers", ()):
         del publisher.publish
     if getattr(builtins, "display", None) is _display:
         del builtins.display  # type: ignore[attr-defined]
-    finder = _state.pop("finder", None)
-    if finder in sys.meta_path:
-        sys.meta_path.remove(finder)
-    original = _state.pop("display", None)
-    if original is not None:
-        for name in (_MODULE, "IPython.display", "IPython.core.display"):
-            module = sys.modules.get(name)
-            if module is not None and getattr(module, "display", None) is _display:
-                module.display = original  # type: ignore[attr-defined]
+    standin = _state.pop("display", None)
+    if standin is not None:
+        _replace(standin, standin.__wrapped__)
     _state.pop("current", None)
 
 
@@ -168,60 +201,56 @@ def _shell() -> Any:
     return shell.instance() if shell is not None and shell.initialized() else None
 
 
-def _display(*objs: Any, **kwargs: Any) -> Any:
-    """Stand in for `IPython.display.display` where no shell runs: into the job's log."""
+def _sink() -> Any:
     current = _state.get("current")
-    sink = current() if current is not None else None
+    return current() if current is not None else None
+
+
+def _display(*objs: Any, **kwargs: Any) -> Any:
+    """Stand in for a notebook's built-in `display` where no shell runs."""
+    standin = _state.get("display")
+    if _sink() is None and standin is not None:
+        return standin.__wrapped__(*objs, **kwargs)
+    return _into_log(*objs, **kwargs)
+
+
+def _into_log(*objs: Any, **kwargs: Any) -> None:
+    sink = _sink()
     if sink is None:
-        original = _state.get("display")
-        if original is not None:
-            return original(*objs, **kwargs)
         print(*objs)  # noqa: T201 - what IPython's own does without a shell
-        return None
+        return
     for obj in objs:
         if kwargs.get("raw") and isinstance(obj, dict):
             sink.display(bounded(dict(obj)))
         else:
             sink.show(obj)
-    return None
+
+
+class _Display:
+    """Stands in for `IPython.display.display` where no shell runs: a body's go into its job's log.
+
+    No function, and with `__wrapped__`: who looks for its source, or ships it, finds IPython's own.
+    """
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+
+    def __call__(self, *objs: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*objs, **kwargs) if _sink() is None else _into_log(*objs, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return pkgutil.resolve_name, (f"{_MODULE}:display",)
 
 
 def _patch(module: ModuleType) -> None:
-    _state["display"] = module.display
-    module.display = _display  # type: ignore[attr-defined]
-    for name in ("IPython.display", "IPython.core.display"):
-        other = sys.modules.get(name)
-        if other is not None and getattr(other, "display", None) is _state["display"]:
-            other.display = _display  # type: ignore[attr-defined]
+    standin = _state["display"] = _Display(module.display)
+    _replace(standin.__wrapped__, standin)
 
 
-class _Finder(MetaPathFinder):
-    """Patches IPython's display module when a body loads it."""
-
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = _Patching(spec.loader)
-                return spec
-        return None
-
-
-class _Patching(Loader):
-    """Loads as the wrapped loader does, then patches."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)  # type: ignore[no-any-return]
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        if _state.get("current") is not None:
-            _patch(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+def _replace(old: object, new: object) -> None:
+    for name in (_MODULE, "IPython.display", "IPython.core.display"):
+        module = sys.modules.get(name)
+        if module is not None and getattr(module, "display", None) is old:
+            module.display = new  # type: ignore[attr-defined]

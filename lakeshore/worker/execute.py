@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from lakeshore import wire
-from lakeshore.context import job_context
+from lakeshore.context import current, job_context
 from lakeshore.errors import (
     ClaimLost,
+    DispatchError,
     KeyContractError,
+    LakeshoreError,
+    PackError,
     PickleRefused,
     RuntimeMismatch,
     StaleSource,
@@ -26,6 +30,7 @@ from lakeshore.errors import (
 from lakeshore.functions import transport
 from lakeshore.functions.body import run_body
 from lakeshore.planes.contract import POISON_LOSSES, Claimed, ClaimSpec, Plane
+from lakeshore.worker import display, forks
 from lakeshore.worker.guard import Guard
 from lakeshore.worker.outcomes import Done, Failed, Outcome, Stopped, failed, user_traceback
 
@@ -72,6 +77,10 @@ class Sinks(Protocol):
 
     def show(self, obj: object) -> None:
         """Take an object that the body displays."""
+        ...
+
+    def display(self, bundle: dict[str, Any]) -> None:
+        """Take a display that is formatted already."""
         ...
 
 
@@ -190,30 +199,54 @@ def perform(
     context = copy_context()
     call = run.body if around is None else lambda: around(run.body)
     value, exc = guard.run(lambda: context.run(call))
-    if exc is None:
-        assert isinstance(value, (Done, Failed))
-        return value
     if isinstance(exc, ClaimLost) and run.refused_frame is exc:
         raise exc
-    if guard.reason is not None:
-        return Stopped(guard.reason, user_traceback(exc), run.frames)
-    return failed(exc, frames=run.frames)
+    if isinstance(value, Failed):
+        return value
+    if guard.reason is not None:  # whatever the body made of it: one that was to stop has no result
+        return Stopped(guard.reason, None if exc is None else user_traceback(exc), run.frames)
+    if exc is not None:
+        return failed(exc, refused=run.refused is exc, frames=run.frames)
+    assert isinstance(value, Done)
+    return value
 
 
 class _Run:
     """One body on its way through gates, context, call and packing."""
 
-    __slots__ = ("_claimed", "_envelope", "_guard", "_rules", "_sinks", "frames", "refused_frame")
+    __slots__ = (
+        "_claimed",
+        "_envelope",
+        "_guard",
+        "_home",
+        "_rules",
+        "_sinks",
+        "frames",
+        "refused",
+        "refused_frame",
+    )
 
     def __init__(
         self, envelope: wire.Envelope, claimed: Claimed, rules: Rules, sinks: Sinks, guard: Guard
     ) -> None:
         self._envelope, self._claimed, self._rules = envelope, claimed, rules
         self._sinks, self._guard = sinks, guard
+        self._home = forks.here()
         self.frames = 0
+        self.refused: LakeshoreError | None = None
         self.refused_frame: ClaimLost | None = None
 
     def body(self) -> Done | Failed:
+        """Go from the gates to the packed result; a process forked on the way ends here."""
+        try:
+            outcome = self._steps()
+        except BaseException as exc:
+            forks.stay(self._home, exc)
+            raise
+        forks.stay(self._home)
+        return outcome
+
+    def _steps(self) -> Done | Failed:
         rules, envelope = self._rules, self._envelope
         try:
             fn, _ = transport.resolve(
@@ -234,24 +267,69 @@ class _Run:
                 invocation_id=self._claimed.id,
                 attempt=self._claimed.attempt,
                 fence=self._claimed.fence,
-                on_progress=self._sinks.progress,
-                on_display=self._sinks.show,
+                on_progress=self._progress,
+                on_display=self._show,
                 cancelled=self._guard.stopping,
             )
         except KeyContractError as exc:
             return failed(exc, refused=True)
         with context:
-            value = run_body(fn, args, kwargs, emit=self.emit)
-        return Done(wire.pack(value, limit=rules.max_payload), self.frames)
+            value = run_body(fn, args, kwargs, emit=self.emit, check=self.check, forked=forks.end)
+        try:
+            return Done(wire.pack(value, limit=rules.max_payload), self.frames)
+        except PackError as exc:
+            self._refuse(exc, value)
+            raise
+
+    def check(self, result: Any, yielded: list[str]) -> None:
+        """Hold the body to return-your-keys; one that broke it does so on every try."""
+        try:
+            current().check_keys(result, frozenset(yielded))
+        except KeyContractError as exc:
+            self.refused = exc
+            raise
 
     def emit(self, value: Any) -> None:
-        frames = wire.value_frames(value, self.frames, limit=self._rules.max_payload)
+        """Write one yielded value."""
+        if self._away():
+            raise DispatchError(
+                "yield: in a process that the body forked; only the body itself gives values. "
+                "Send them to it (a pipe, a `multiprocessing.Queue`), and yield there"
+            )
+        try:
+            frames = wire.value_frames(value, self.frames, limit=self._rules.max_payload)
+        except PackError as exc:
+            self._refuse(exc, value)
+            raise
         try:
             self._sinks.values(frames)
         except ClaimLost as exc:
             self.refused_frame = exc
             raise
         self.frames += len(frames)
+
+    def _refuse(self, exc: PackError, value: Any) -> None:
+        """Note that no try can give this value, and leave a look at it in the log: it may be a day's work."""
+        self.refused = exc
+        if self._away():
+            return
+        try:
+            self._sinks.display(display.last_look(value))
+        except Exception as odd:  # noqa: BLE001 - the value's own code ran; the refusal is what is told
+            print(f"[lakeshore: its display raised {type(odd).__name__}]", file=sys.stderr)  # noqa: T201
+
+    def _away(self) -> bool:
+        return forks.here() != self._home
+
+    def _progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        if not self._away():
+            self._sinks.progress(done, total, note)
+
+    def _show(self, obj: object) -> None:
+        if self._away():
+            print(display.bundle(obj).get("text/plain", ""), flush=True)  # noqa: T201 - where its prints go
+        else:
+            self._sinks.show(obj)
 
 
 def _arguments(envelope: wire.Envelope) -> tuple[list[Any], dict[str, Any]]:
@@ -346,7 +424,7 @@ def ending(
     if not outcome.refused and failures <= allowed:
         base = backoff if options.backoff is None else options.backoff
         return Ending("nack", error=error, retry=True, delay=retry_delay(failures + 1, base))
-    frame = None if outcome.refused else wire.error_frame(outcome.frames, **error)
+    frame = None if outcome.refused and not outcome.frames else wire.error_frame(outcome.frames, **error)
     return Ending("nack", error=error, frame=frame)
 
 

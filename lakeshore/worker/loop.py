@@ -20,7 +20,7 @@ from lakeshore import settings
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes.contract import ClaimSpec, Plane
 from lakeshore.queues.job import new_worker_id
-from lakeshore.worker import output
+from lakeshore.worker import forks, output
 from lakeshore.worker.execute import Rules
 from lakeshore.worker.inline import InlineRunner, owns_the_process, tee_to
 from lakeshore.worker.journals import Flusher
@@ -253,9 +253,12 @@ class Worker:
         if self.tee is None and owns_the_process():
             self.tee = tee_to(sys.stderr)
         interrupted = False
+        home = forks.here()
 
         def on_interrupt(signum: int, frame: object) -> None:
             nonlocal interrupted
+            if forks.here() != home:  # the handler too is inherited; a body's process ends as any does
+                signal.default_int_handler(signum, None)
             again, interrupted = interrupted, True
             self.drain(at_once=again)
             if self.current and not again:

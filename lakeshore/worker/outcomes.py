@@ -45,7 +45,8 @@ class Failed:
     type, message, traceback
         The exception as text.
     refused : bool
-        No body ran, and none will on another try: no retry, no ERROR frame.
+        Another try would end the same way: no retry. No body ran (then no ERROR frame is written), or what
+        it gave is refused; the message says it all, and there is no traceback.
     frames : int
         How many frames were written before.
     """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, Protocol, TextIO
 
-from lakeshore.worker import display
+from lakeshore.worker import display, figures, forks
 
 
 class Sink(Protocol):
@@ -34,20 +34,21 @@ class Sink(Protocol):
         ...
 
 
-_current: ContextVar[Sink | None] = ContextVar("lakeshore_output", default=None)
+_current: ContextVar[tuple[Sink, forks.Home] | None] = ContextVar("lakeshore_output", default=None)
 
 
 def sink() -> Sink | None:
-    """Return where the calling code's output goes, when it is a body's."""
-    return _current.get()
+    """Return where the calling code's output goes, when it is a body's (not that of what it forked)."""
+    found = _current.get()
+    return None if found is None or found[1] != forks.here() else found[0]
 
 
 def captured(sink: Sink, body: Callable[[], object]) -> object:
-    """Call `body` with its output going to `sink`; that of its threads too."""
+    """Call `body` with its output going to `sink`; that of its threads too, and the figures it opens."""
     renew()
-    token = _current.set(sink)
+    token = _current.set((sink, forks.here()))
     try:
-        return body()
+        return figures.of_body(body, sink.show, lambda text: sink.write("stderr", text))
     finally:
         _current.reset(token)
 
@@ -60,7 +61,7 @@ class Capture:
             _users.append(self)
             renew()
             if len(_users) == 1:
-                display.install(sink)
+                display.install(sink, guest=True)
 
     def __exit__(self, *exc_info: object) -> None:
         with _lock:
@@ -124,12 +125,12 @@ class StandIn(io.TextIOBase):
 
     def write(self, text: str, /) -> int:
         """Write to the job whose body calls, else to the original."""
-        sink = _current.get()
-        if sink is None:
+        to = sink()
+        if to is None:
             return self.original.write(text)
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        sink.write(self._name, text)
+        to.write(self._name, text)
         return len(text)
 
     def writelines(self, lines: Iterable[str], /) -> None:  # type: ignore[override]
@@ -139,25 +140,25 @@ class StandIn(io.TextIOBase):
 
     def flush(self) -> None:
         """Flush the original; a body's output needs none."""
-        if _current.get() is None:
+        if sink() is None:
             self.original.flush()
 
     def close(self) -> None:
         """Close the original; a body closes nothing that others use."""
-        if _current.get() is None:
+        if sink() is None:
             self.original.close()
 
     @property
     def closed(self) -> bool:
         """Whether the original is closed; open for a body."""
-        return False if _current.get() is not None else bool(self.original.closed)
+        return False if sink() is not None else bool(self.original.closed)
 
     def __del__(self) -> None:
         """Leave the original open."""
 
     def isatty(self) -> bool:
         """Tell whether this is a terminal; a body's never is."""
-        return _current.get() is None and self.original.isatty()
+        return sink() is None and self.original.isatty()
 
     def fileno(self) -> int:
         """Return the original's descriptor."""
@@ -184,8 +185,8 @@ class StandIn(io.TextIOBase):
     @property
     def buffer(self) -> Any:
         """The binary layer: the original's, or for a body one that ends in its log."""
-        sink = _current.get()
-        return self.original.buffer if sink is None else _Binary(sink, self._name)
+        to = sink()
+        return self.original.buffer if to is None else _Binary(to, self._name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["original"], name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from lakeshore.errors import ClaimLost, DispatchError, LakeshoreError, PlaneUnavailable
 from lakeshore.planes.contract import Claimed
 from lakeshore.states import State
+from lakeshore.worker import forks
 from lakeshore.worker.execute import Ending, Options, ending, poisoned, read
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.options import Event
@@ -57,11 +58,12 @@ class Slot:
         The claim whose body runs.
     """
 
-    __slots__ = ("_runner", "executed", "running", "worker", "worker_id")
+    __slots__ = ("_home", "_runner", "executed", "running", "worker", "worker_id")
 
     def __init__(self, worker: Worker, worker_id: str) -> None:
         self.worker, self.worker_id = worker, worker_id
         self._runner: Runner | None = None
+        self._home = forks.here()
         self.executed = 0
         self.running: Running | None = None
 
@@ -69,12 +71,14 @@ class Slot:
         """Take jobs until the worker drains; once: at most one."""
         worker = self.worker
         self._runner = worker.runner()
+        self._home = forks.here()
         try:
             claimed: Claimed | None = None
             while True:
                 if claimed is None:
                     if worker.stopping():
                         return
+                    forks.stay(self._home)  # `stop` and `on_event` are foreign code as well
                     claimed = self._claim()
                 if claimed is not None:
                     self.executed += 1
@@ -197,9 +201,11 @@ class Slot:
             return None
         try:
             spec = None if worker.chosen.once or worker.stopping() else worker.spec
-        except BaseException:  # a `stop` that raises ends the loop, not the job
+        except BaseException as exc:  # a `stop` that raises ends the loop, not the job
+            forks.stay(self._home, exc)
             end.apply(worker.plane, claimed, self.worker_id, None)
             raise
+        forks.stay(self._home)
         pause = 0.05
         while True:
             try:

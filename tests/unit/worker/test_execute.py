@@ -151,6 +151,20 @@ def test_async_failures_hold_the_users_frames_too(plane, q, drain):
     assert "asyncio" not in error.traceback
 
 
+def test_async_failures_show_no_context_of_ours(plane, q, drain):
+    async def fails():
+        raise LookupError("gone")
+
+    async def yields():
+        yield 1
+        raise LookupError("gone")
+
+    for body in (fails, yields):
+        _, error = failure(plane, q, drain, body)
+        assert "During handling" not in error.traceback
+        assert error.traceback.count("Traceback") == 1
+
+
 def test_an_exception_whose_str_raises_is_told_by_its_type(plane, q, drain):
     def job():
         class Odd(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -233,6 +234,55 @@ def test_a_timeout_fails_the_job_with_where_it_was(q, plane, drain, kind, spin):
             for value in q.stream(inv, timeout=1):
                 got.append(value)
         assert len(got) > 3
+
+
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+@pytest.mark.parametrize("kind", ["sync", "async", "generator"])
+def test_a_body_that_swallows_its_stop_still_failed_by_its_timeout(q, plane, drain, kind, isolation):
+    def swallows():
+        import time
+
+        with contextlib.suppress(BaseException):
+            time.sleep(0.1)
+            while True:
+                time.sleep(0.01)
+        return "swallowed"
+
+    async def awaits():
+        with contextlib.suppress(BaseException):
+            await asyncio.sleep(60)
+        return "swallowed"
+
+    def yields():
+        with contextlib.suppress(BaseException):
+            while True:
+                time.sleep(0.01)
+                yield 1
+        return "swallowed"
+
+    job = {"sync": swallows, "async": awaits, "generator": yields}[kind]
+    inv = q.submit(thunk(job).with_options(timeout=0.3))
+    drain(retries=0, isolation=isolation)
+    assert plane.get(inv)["error"].startswith("TimeoutError: the body ran longer than its timeout of 0.3 s")
+
+
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+def test_a_body_that_swallows_its_stop_is_handed_back_all_the_same(q, plane, tmp_path, isolation):
+    def swallows(started):
+        import time
+        from pathlib import Path
+
+        Path(started).touch()
+        with contextlib.suppress(BaseException):
+            while True:
+                time.sleep(0.01)
+        return "half of it"
+
+    started = tmp_path / "started"
+    inv = q.submit(thunk(swallows, str(started)))
+    with q.worker(grace=0.0, isolation=isolation):
+        wait_until(started.exists)
+    assert (plane.get(inv)["state"], plane.get(inv)["attempt"]) == ("queued", 0)
 
 
 def test_a_timed_out_job_is_tried_again(q, plane, drain, tmp_path):
