@@ -8,13 +8,14 @@ process-safe (`NORMAL`); both share one WAL, so a durable commit also covers the
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import apsw
 
@@ -42,6 +43,18 @@ PAGE_BYTES = 2048
 _READERS_KEPT = 8
 
 T = TypeVar("T")
+
+
+@functools.cache
+def _schema() -> set[tuple[Any, ...]]:
+    """Return the schema as a fresh file holds it: type, name and text of each part."""
+    sql = statements.load("sqlite.sql")
+    raw = apsw.Connection(":memory:")
+    try:
+        raw.execute(sql["schema"])
+        return set(raw.execute(sql["tables"]))
+    finally:
+        raw.close()
 
 
 class Dispatch(Store):
@@ -182,7 +195,7 @@ class Dispatch(Store):
                     tx.execute("ROLLBACK")
             except apsw.Error:
                 pass  # a failed commit has rolled itself back; `error` says why
-            if isinstance(error, apsw.Error):
+            if isinstance(error, (apsw.Error, UnicodeDecodeError)):
                 raise unavailable(self._path, error) from error
             raise
         return answer
@@ -218,7 +231,7 @@ class Dispatch(Store):
                         if reader.tx is None:
                             reader.tx = Connection(self._path, self._sql)
                         answer = work(reader.tx)
-                    except apsw.Error as error:
+                    except (apsw.Error, UnicodeDecodeError) as error:
                         raise unavailable(self._path, error) from error
                     if len(self._idle) < _READERS_KEPT:
                         self._idle.append(reader)
@@ -292,6 +305,12 @@ class Dispatch(Store):
                 raise PlaneUnavailable(
                     f"open: {str(self._path)!r} was made by a newer lakeshore (schema {version}, this one "
                     f"knows {SCHEMA_VERSION}). Upgrade: pip install -U jupyter-lakeshore."
+                )
+            if set(raw.execute(self._sql["tables"])) != _schema():
+                raise PlaneUnavailable(
+                    f"open: {str(self._path)!r} has other tables, columns or triggers than a plane of schema "
+                    f"{SCHEMA_VERSION}: it was altered, or made before the first release. Move it away (a "
+                    "new one is made), or restore a backup."
                 )
             return True
         if raw.pragma("application_id") != 0 or raw.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():

@@ -166,7 +166,7 @@ def refuse_old_sqlite() -> None:
     )
 
 
-def unavailable(path: Path | None, error: apsw.Error) -> DispatchError:
+def unavailable(path: Path | None, error: apsw.Error | UnicodeDecodeError) -> DispatchError:
     """Say in our words what SQLite said, with the file and the way out."""
     said = f"{':memory:' if path is None else str(path)!r}: {error}"
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
@@ -176,7 +176,7 @@ def unavailable(path: Path | None, error: apsw.Error) -> DispatchError:
         )
     if isinstance(error, apsw.NotADBError):
         return PlaneUnavailable(f"{said}. It is no lakeshore database: move it away, or name another file.")
-    if isinstance(error, apsw.CorruptError):
+    if isinstance(error, (apsw.CorruptError, UnicodeDecodeError)):
         return PlaneUnavailable(
             f"{said}. The file is damaged: keep a copy, then move it away (a new one is made) or "
             "restore a backup."

@@ -8,8 +8,9 @@ import time
 from typing import Any
 
 from lakeshore import wire
+from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import waiting
-from lakeshore.planes.contract import Claimed, ClaimSpec, check_name, check_number, check_spec
+from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name, check_number, check_spec
 from lakeshore.planes.engine import Engine, Transaction, check_whole
 from lakeshore.version import __version__
 
@@ -142,11 +143,22 @@ class Claims(Engine):
                 return None
             taken = tx.rows("claim", {**taking, "seq": seq})
         id, envelope, attempt, queue, fence = taken[0]
+        self._check_row(seq, id, queue)
         if envelope is None:
             envelope = self._large_envelope(tx, seq)
         if fence > 1:
             self._begin_attempt(tx, id, attempt)
         return Claimed(id, envelope, attempt, queue, fence, now + spec.lease)
+
+    def _check_row(self, seq: int | None, id: object, queue: str) -> None:
+        """Refuse a row whose id no verb could name: it was not written by a plane."""
+        try:
+            check_id(id)
+        except ValueError as error:
+            raise PlaneUnavailable(
+                f"claim: row {seq} of queue {queue!r} was altered by another program ({error}). Delete that "
+                "row, or restore a backup; until then this queue stands still."
+            ) from error
 
     def _large_envelope(self, tx: Transaction, seq: int | None) -> bytes:
         """Return an envelope from beside its row; one that was taken out of the file reads as empty.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import pickle
 import sqlite3
@@ -17,7 +18,7 @@ import pytest
 
 from lakeshore import Dispatch, DispatchError, PlaneUnavailable
 from lakeshore.errors import CaptureError
-from lakeshore.planes import sqlite_files
+from lakeshore.planes import sqlite, sqlite_files
 from lakeshore.planes.sqlite import APPLICATION_ID
 from lakeshore.planes.sqlite_files import make_home
 
@@ -210,6 +211,105 @@ def test_no_permission_names_the_file(tmp_path: Path) -> None:
     path.chmod(0o644)
     assert as_nobody(code, path).split() == ["refused"], "read-only for this user"
     assert not fresh.exists()
+
+
+# -- what another program wrote into the file ------------------------------------
+
+
+def alter(path: Path, *statements: str) -> None:
+    """Write to a plane's file as another program would, while no plane has it open."""
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        for statement in statements:
+            db.execute(statement)
+    finally:
+        db.close()
+
+
+@pytest.fixture
+def plane_file(tmp_path: Path) -> Path:
+    path = tmp_path / "p.sqlite"
+    with Dispatch(path) as plane:
+        plane.submit("gpu", b"e", id="a")
+        plane.submit("gpu", b"E" * 5000, id="large")
+    return path
+
+
+@pytest.mark.skipif(
+    sqlite3.sqlite_version_info < (3, 37), reason="this interpreter's sqlite3 knows no STRICT"
+)
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("id", "x'ff00'"),
+        ("id", "'../../x' || char(10)"),
+        ("id", "''"),
+        ("state", "'weird'"),
+        ("priority", "'high'"),
+        ("attempt", "'abc'"),
+        ("fence", "'abc'"),
+        ("losses", "1.5"),
+        ("not_before", "'soon'"),
+        ("lease_until", "x'00'"),
+        ("envelope", "'text'"),
+        ("result", "5"),
+    ],
+)
+def test_a_column_takes_only_its_own_type(plane_file: Path, column: str, value: str) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match=r"cannot store|CHECK"):
+        alter(plane_file, f"UPDATE invocation SET {column} = {value} WHERE id = 'a'")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON invocation BEGIN DELETE FROM invocation; END",
+        "ALTER TABLE invocation RENAME TO other",
+        "ALTER TABLE invocation ADD COLUMN more TEXT",
+        "CREATE VIEW more AS SELECT 1",
+        "DROP TABLE frame",
+        "DROP INDEX ready",
+    ],
+)
+def test_an_altered_schema_is_refused(plane_file: Path, statement: str) -> None:
+    alter(plane_file, statement)
+    with pytest.raises(PlaneUnavailable, match=r"p\.sqlite.*altered.*Move it away"):
+        Dispatch(plane_file)
+
+
+def test_statistics_of_a_database_viewer_are_fine(plane_file: Path) -> None:
+    alter(plane_file, "ANALYZE")
+    with Dispatch(plane_file) as plane:
+        assert plane.count("gpu") == 2
+
+
+def test_a_schema_change_comes_with_a_version() -> None:
+    made = "\n".join(sorted(map(str, sqlite._schema())))
+    digest = hashlib.sha256(made.encode()).hexdigest()[:16]
+    assert (sqlite.SCHEMA_VERSION, digest) == (1, "d37a55725a3220a9"), (
+        "files of users hold the schema as it was: raise SCHEMA_VERSION and migrate them"
+    )
+
+
+def test_hostile_rows_stop_no_worker(plane_file: Path) -> None:
+    alter(plane_file, "DELETE FROM payload", "DELETE FROM invocation WHERE id = 'a'")
+    with Dispatch(plane_file) as plane:
+        taken = plane.claim("gpu", "w")
+        assert taken is not None
+        assert (taken.id, taken.envelope) == ("large", b""), "a lost envelope fails its job alone"
+        plane.ack("large", "w")
+    columns = "(ns, id, queue, state, priority, submitted_at)"
+    odd = f"INSERT INTO invocation {columns} VALUES ('default', '../x', 'gpu', 'queued', 0, 0)"
+    alter(plane_file, "PRAGMA ignore_check_constraints = ON", odd)
+    with Dispatch(plane_file) as plane, pytest.raises(PlaneUnavailable, match=r"row 3 of queue 'gpu'"):
+        plane.claim("gpu", "w")
+    alter(
+        plane_file,
+        "DELETE FROM invocation WHERE id = '../x'",
+        "UPDATE invocation SET error = cast(x'ff' AS TEXT)",
+    )
+    with Dispatch(plane_file) as plane, pytest.raises(PlaneUnavailable, match=r"p\.sqlite.*damaged"):
+        plane.get("large")
 
 
 # -- disks ----------------------------------------------------------------------

@@ -4,10 +4,11 @@
 -- One row an invocation: queue entry, metadata and state machine in one place. AUTOINCREMENT, since
 -- "oldest" is submission order in the plane and must not be reused; a lease counts on the machine's
 -- monotonic clock (lease_until), which is only comparable within one boot (lease_boot).
+-- STRICT: a column holds its type whoever writes the file, so no row can stop the workers that read it.
 CREATE TABLE invocation (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     ns TEXT NOT NULL,
-    id TEXT NOT NULL,
+    id TEXT NOT NULL CHECK (id NOT GLOB '*[^A-Za-z0-9_-]*' AND length(id) BETWEEN 1 AND 128),
     queue TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')),
     priority REAL NOT NULL,
@@ -29,7 +30,7 @@ CREATE TABLE invocation (
     result BLOB,
     envelope BLOB,
     UNIQUE (ns, id)
-);
+) STRICT;
 -- Every row is in exactly one of these four, so a claim never walks past rows it cannot take. `ready` holds
 -- not_before, always NULL there, so that it covers a draw and a count.
 CREATE INDEX ready ON invocation (ns, queue, priority DESC, seq, not_before)
@@ -45,7 +46,7 @@ CREATE TABLE payload (
     part TEXT NOT NULL CHECK (part IN ('envelope', 'result')),
     body BLOB NOT NULL,
     PRIMARY KEY (seq, part)
-);
+) STRICT;
 -- `stem` is the invocation that a journal belongs to: its own id, or the id without .log or .progress.
 CREATE TABLE journal (
     jid INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -58,13 +59,13 @@ CREATE TABLE journal (
     closed INTEGER,
     posted_at REAL NOT NULL,
     UNIQUE (ns, id)
-);
+) STRICT;
 CREATE TABLE frame (
     jid INTEGER NOT NULL,
     seq INTEGER NOT NULL,
     body BLOB NOT NULL,
     PRIMARY KEY (jid, seq)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE TABLE worker (
     ns TEXT NOT NULL,
     worker_id TEXT NOT NULL,
@@ -74,7 +75,11 @@ CREATE TABLE worker (
     version TEXT NOT NULL,
     seen_at REAL NOT NULL,
     PRIMARY KEY (ns, worker_id, queue)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
+
+-- name: tables
+-- What the schema made; statistics of a viewer's ANALYZE are no part of it.
+SELECT type, name, sql FROM sqlite_schema WHERE name NOT GLOB 'sqlite_stat*';
 
 -- name: claim_other_boots
 -- A lease of another boot has lapsed: its worker cannot be alive.
