@@ -8,15 +8,15 @@ a plane.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from lakeshore.notebook.render_numbers import fields_table, sparkline
 from lakeshore.notebook.render_style import STYLE
-from lakeshore.notebook.render_terminal import Line, line_html, line_text
-from lakeshore.notebook.render_values import Figure, Shown, clip, number
+from lakeshore.notebook.render_terminal import PLAIN, Line, line_html, line_text
+from lakeshore.notebook.render_values import Figure, Shown, as_float, clip, number
 from lakeshore.states import TERMINAL, State
 
 LIVE_ROWS, LIVE_LINES = 12, 10
@@ -25,7 +25,13 @@ METRICS_SHOWN = 8
 POINTS_KEPT = 96
 TRACEBACK_LINES = 30
 TEXT_BUDGET = 4500
-"""Escaped characters of the tail, and half of it for log and traceback each: a record stays under 20 KB."""
+"""Bytes of HTML of the tail, and half of it for log and traceback each."""
+HTML_BYTES, TEXT_BYTES = 14_000, 5_800
+"""The most that a panel or record has without figure: both forms of a record stay under 20 KB together.
+
+One that would have more shows less of each part.
+"""
+_SHARES = (1.0, 0.7, 0.5, 0.3, 0.1, 0.0)
 
 
 @dataclass(slots=True)
@@ -52,7 +58,7 @@ class Metric:
         """Take a newer number."""
         self.value = value
         if self._seen % self._stride == 0:
-            self.points.append(float(value))
+            self.points.append(as_float(value))
             if len(self.points) >= POINTS_KEPT:
                 del self.points[1::2]
                 self._stride *= 2
@@ -131,12 +137,16 @@ class PanelState:
 
 def panel_html(state: PanelState, now: float) -> str:
     """Return the live panel without stylesheet and figure, at `now` by the plane's clock."""
+    return _fitted(lambda share: _panel(state, now, share), HTML_BYTES)
+
+
+def _panel(state: PanelState, now: float, share: float) -> str:
     # aria-live is off: an update ten times a second would make a screen reader speak without end.
     return (
         f'<div class="lakeshore-panel lk-live" role="status" aria-live="off" {_data(state)}>'
         f'<div class="lk-top">{_head(state, now)}{_bar(state, now)}'
-        f"{_numbers(state.metrics.values())}{notes_html(state.notes)}</div>"
-        f"{_error(state)}{_body(state, LIVE_ROWS, LIVE_LINES)}</div>"
+        f"{_numbers(state.metrics.values(), share)}{notes_html(state.notes)}</div>"
+        f"{_error(state, share)}{_body(state, LIVE_ROWS, LIVE_LINES, share)}</div>"
     )
 
 
@@ -151,11 +161,27 @@ def record_html(state: PanelState, now: float) -> str:
     """Return the static record: stylesheet, final state, last values, figure and id in one element."""
     figure = f'<div class="lk-fig">{state.figure.html}</div>' if state.figure else ""
     bar = _bar(state, now) if state.state not in TERMINAL else ""
-    return (
-        f'<style>{STYLE}</style><div class="lakeshore-panel lk-record" role="status" {_data(state)}>'
-        f"{_head(state, now)}{bar}{_numbers(state.metrics.values())}{_error(state)}"
-        f"{notes_html(_record_notes(state))}{figure}{_body(state, RECORD_ROWS, RECORD_LINES)}</div>"
-    )
+    notes = notes_html(_record_notes(state))
+
+    def record(share: float) -> str:
+        return (
+            f'<style>{STYLE}</style><div class="lakeshore-panel lk-record" role="status" {_data(state)}>'
+            f"{_head(state, now)}{bar}{_numbers(state.metrics.values(), share)}{_error(state, share)}"
+            f"{notes}{figure}"
+            f"{_body(state, RECORD_ROWS, RECORD_LINES, share)}</div>"
+        )
+
+    return _fitted(record, HTML_BYTES + len(figure.encode()))
+
+
+def _fitted(make: Callable[[float], str], most: int) -> str:
+    """Return the fullest of what `make` gives that has at most so many bytes."""
+    text = ""
+    for share in _SHARES:
+        text = make(share)
+        if len(text.encode()) <= most:
+            break
+    return text
 
 
 def opening_html(state: PanelState) -> str:
@@ -169,6 +195,10 @@ def opening_html(state: PanelState) -> str:
 
 def record_text(state: PanelState, now: float) -> str:
     """Return the panel as plain text: id, state, numbers, last values, log, error."""
+    return _fitted(lambda share: _text(state, now, share), TEXT_BYTES)
+
+
+def _text(state: PanelState, now: float, share: float) -> str:
     lines = [f"{clip(state.name, 80) + ' · ' if state.name else ''}{state.state} · {state.id}"]
     facts = _facts(state, now)
     if facts:
@@ -182,17 +212,18 @@ def record_text(state: PanelState, now: float) -> str:
     lines += _record_notes(state)
     if state.tail:
         lines.append("last values:" if state.frames > 1 else "value:")
-        lines += [
-            f"  {line}" for shown in state.tail[-RECORD_ROWS:] for line in shown.text.splitlines() or [""]
-        ]
+        texts = [shown.text for shown in state.tail[-max(1, round(RECORD_ROWS * share)) :]]
+        if share == 0:
+            texts = [" ".join(clip(text, 120).split()) for text in texts]
+        lines += [f"  {line}" for text in texts for line in text.splitlines() or [""]]
     if state.figure:
         lines.append(f"figure: {state.figure.text}")
-    if state.log:
+    if state.log and share:
         lines.append("log:")
-        lines += [f"  {line_text(line)}" for line in _newest(state.log, RECORD_LINES)]
+        lines += [f"  {line_text(line)}" for line in _newest(state.log, RECORD_LINES, share)]
     if state.error:
-        lines.append(f"error: {clip(state.error, 1000)}")
-        lines += [f"  {line}" for line in _traceback(state)]
+        lines.append(f"error: {clip(state.error, 100 + round(900 * share))}")
+        lines += [f"  {line}" for line in _traceback(state, share)]
     return "\n".join(lines)
 
 
@@ -314,16 +345,17 @@ def _progress_words(state: PanelState, now: float, fraction: float | None) -> st
     return " · ".join(words)
 
 
-def _numbers(metrics: Iterable[Metric]) -> str:
+def _numbers(metrics: Iterable[Metric], share: float) -> str:
     metrics = list(metrics)
-    if not metrics:
+    most = round(METRICS_SHOWN * min(1.0, 2 * share))
+    if not metrics or not most:
         return ""
     cells = "".join(
         f'<span class="lk-num"><span class="lk-mute">{escape(clip(m.key, 40))}</span> '
         f"<b>{escape(number(m.value))}</b>{sparkline(m.points)}</span> "
-        for m in metrics[:METRICS_SHOWN]
+        for m in metrics[:most]
     )
-    over = len(metrics) - METRICS_SHOWN
+    over = len(metrics) - most
     return f'<div class="lk-nums">{cells}{f"<span>+{over} more</span>" if over > 0 else ""}</div>'
 
 
@@ -333,7 +365,7 @@ def notes_html(notes: Iterable[str]) -> str:
 
 
 def _with_commands(note: str) -> str:
-    parts = escape(clip(note)).split("`")
+    parts = escape(clip(note, 300)).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
@@ -350,23 +382,24 @@ def _record_notes(state: PanelState) -> list[str]:
     return state.notes
 
 
-def _body(state: PanelState, rows: int, lines: int) -> str:
+def _body(state: PanelState, rows: int, lines: int, share: float) -> str:
     parts = []
     if state.tail:
-        parts.append(f"<div>{_tail(state.tail[-rows:])}</div>")
-    log = _newest(state.log, lines)
+        parts.append(f"<div>{_tail(state.tail[-rows:], round(TEXT_BUDGET * share))}</div>")
+    log = _newest(state.log, lines, share)
     if log:
         body = "\n".join(line_html(line) for line in log)
         parts.append(f'<div><div class="lk-cap">log</div><pre>{body}</pre></div>')
     return f'<div class="lk-body">{"".join(parts)}</div>' if parts else ""
 
 
-def _tail(tail: list[Shown]) -> str:
+def _tail(tail: list[Shown], budget: int) -> str:
     kept: list[Shown] = []
-    budget = TEXT_BUDGET
     for shown in reversed(tail):
-        budget -= len(escape(shown.text))
-        if budget < 0 and kept:
+        budget -= len(_lines_html([shown.text]) if shown.fields is None else fields_table([shown.fields]))
+        if budget < 0:
+            if not kept:
+                kept = [Shown(clip(shown.text, 120 if budget < -TEXT_BUDGET else 400))]
             break
         kept.insert(0, shown)
     parts: list[str] = []
@@ -377,7 +410,7 @@ def _tail(tail: list[Shown]) -> str:
         if rows:
             parts.append(fields_table(rows))
         if texts:
-            parts.append(f"<pre>{escape(chr(10).join(texts), quote=False)}</pre>")
+            parts.append(f"<pre>{_lines_html(texts)}</pre>")
         rows.clear()
         texts.clear()
 
@@ -392,28 +425,34 @@ def _tail(tail: list[Shown]) -> str:
     return "".join(parts)
 
 
-def _newest(log: list[Line], n: int) -> list[Line]:
+def _lines_html(lines: Iterable[str]) -> str:
+    return escape("\n".join(lines), quote=False)
+
+
+def _newest(log: list[Line], n: int, share: float) -> list[Line]:
     kept: list[Line] = []
-    budget = TEXT_BUDGET // 2
+    budget = round(TEXT_BUDGET // 2 * share)
     for line in reversed(log[-n:]):
         budget -= len(line_html(line))
-        if budget < 0 and kept:
+        if budget < 0:
+            if not kept:  # a line of a colour a letter still shows its text
+                kept = [((clip(line_text(line), 120), PLAIN),)]
             break
         kept.insert(0, line)
     return kept
 
 
-def _error(state: PanelState) -> str:
+def _error(state: PanelState, share: float) -> str:
     if not state.error:
         return ""
-    trace = "\n".join(_traceback(state))
-    body = f"<pre>{escape(trace, quote=False)}</pre>" if trace else ""
-    return f'<div class="lk-err"><b>{escape(clip(state.error, 1000))}</b>{body}</div>'
+    trace = _lines_html(_traceback(state, share))
+    body = f"<pre>{trace}</pre>" if trace else ""
+    return f'<div class="lk-err"><b>{escape(clip(state.error, 100 + round(900 * share)))}</b>{body}</div>'
 
 
-def _traceback(state: PanelState) -> list[str]:
-    if not state.traceback:
+def _traceback(state: PanelState, share: float) -> list[str]:
+    most = round(TEXT_BUDGET // 2 * share)
+    if not state.traceback or not most:
         return []
-    text = state.traceback[-TEXT_BUDGET // 2 :]
-    lines = [clip(line, 300) for line in text.rstrip().splitlines()]
+    lines = [clip(line, 300) for line in state.traceback[-most:].rstrip().splitlines()]
     return lines[-TRACEBACK_LINES:]

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
-from lakeshore.notebook.render_values import is_number, number
+from lakeshore.notebook.render_values import as_float, is_number, number
 
 COLUMNS_SHOWN = 10
 
@@ -52,9 +52,8 @@ def fields_table(rows: Sequence[Sequence[tuple[str, Any]]]) -> str:
 
 def _column(values: list[Any]) -> tuple[list[str], bool]:
     numeric = all(v is None or is_number(v) for v in values)
-    floats = [
-        float(v) for v in values if isinstance(v, float) or (is_number(v) and not float(v).is_integer())
-    ]
+    numbers = [v for v in values if is_number(v)]
+    floats = [as_float(v) for v in numbers if isinstance(v, float) or not as_float(v).is_integer()]
     finite = [abs(x) for x in floats if math.isfinite(x)]
     if not numeric or not finite or not 1e-3 <= max(finite) < 1e7:
         return ["" if v is None else number(v) if is_number(v) else str(v) for v in values], numeric
@@ -67,6 +66,5 @@ def _column(values: list[Any]) -> tuple[list[str], bool]:
 def _fixed(value: Any, decimals: int) -> str:
     if value is None:
         return ""
-    if isinstance(value, int) or not math.isfinite(value):
-        return number(value)
-    return f"{float(value):.{decimals}f}"
+    x = as_float(value)
+    return number(value) if isinstance(value, int) or not math.isfinite(x) else f"{x:.{decimals}f}"

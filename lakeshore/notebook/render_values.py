@@ -15,18 +15,20 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from itertools import islice
+from itertools import accumulate, islice
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 import nh3
 
+from lakeshore.notebook.render_balance import balanced
 from lakeshore.notebook.render_terminal import visible
 
 MAX_TEXT = 600
 """Characters kept of one value's text."""
 MAX_FIELDS = 64
 MAX_HTML_BYTES = 64 * 1024
+"""Of a display as it came; sanitised it may have twice that."""
 MAX_IMAGE_BYTES = 1024 * 1024
 MAX_PIXELS = 25_000_000
 MAX_SIDE = 1024
@@ -47,6 +49,7 @@ _ATTRIBUTES = {
     "details": {"open"},
     "*": {"title"},
 }
+_ATTRIBUTE_NAMES = frozenset().union(*_ATTRIBUTES.values())
 _DROPPED_WITH_CONTENT = {
     "script",
     "style",
@@ -101,6 +104,10 @@ class _Short(reprlib.Repr):
         self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = 8
         self.maxstring, self.maxlong, self.maxother = 160, 40, 120
 
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write out an int of thousands of digits.
+        return super().repr_int(x, level) if x.bit_length() < 1024 else number(x)
+
     def repr_float(self, x: float, level: int) -> str:
         return number(x)
 
@@ -143,7 +150,7 @@ def one_line(value: Any) -> str:
     if isinstance(value, bytes | bytearray):
         return f"{type(value).__name__}, {size(len(value))}"
     if is_number(value):
-        return number(value) if isinstance(value, Integral) else repr(_as_float(value))
+        return number(value) if isinstance(value, Integral) else repr(as_float(value))
     described = describe(value)
     if described:
         return described
@@ -173,15 +180,29 @@ def describe(value: Any) -> str | None:
 
 
 def clip(text: str, limit: int = MAX_TEXT) -> str:
-    """Return at most `limit` characters of `text`, controls made visible, the rest counted."""
-    over = len(text) - limit
-    shown = visible(text[:limit] if over > 0 else text)
+    """Return at most `limit` characters for `text`, controls made visible, the rest counted."""
+    shown = visible(text[:limit])
+    kept = min(limit, len(text))
+    if len(shown) > limit:  # a mark is longer than what it stands for
+        lengths = accumulate(len(visible(char)) for char in text[:limit])
+        kept = sum(length <= limit for length in lengths)
+        shown = visible(text[:kept])
+    over = len(text) - kept
     return f"{shown}\u2026 +{over:,} characters" if over > 0 else shown
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Tell whether a value is a real number (numpy's too) and no bool."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Tell whether a value is a real number (numpy's too); a bool or a time span is none."""
+    # numpy registers its time spans as integers, but they have a unit and no plain value.
+    return isinstance(value, Real) and not isinstance(value, bool) and type(value).__name__ != "timedelta64"
+
+
+def as_float(value: Any) -> float:
+    """Return a real number as a float; one too large for it as an infinity of its sign."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def number(value: Any) -> str:
@@ -189,7 +210,7 @@ def number(value: Any) -> str:
     if isinstance(value, Integral):
         digits = int(value)
         return str(digits) if abs(digits) < 10**15 else _big(digits)
-    x = _as_float(value)
+    x = as_float(value)
     if not math.isfinite(x):
         return "nan" if math.isnan(x) else ("inf" if x > 0 else "\u2212inf")
     if x == 0:
@@ -245,8 +266,18 @@ def bundle_figure(data: Mapping[str, Any], fallback: str = "display") -> Figure 
             return _refused(
                 text, f"its HTML has {size(len(html))}, over the {size(MAX_HTML_BYTES)} a panel shows"
             )
-        return Figure(f'<div class="lk-html">{sanitise(html)}</div>', text)
+        clean = sanitise(html)
+        if len(clean.encode()) > 2 * MAX_HTML_BYTES:
+            return _refused(
+                text, f"its HTML has {size(len(clean))} when made safe, over {size(2 * MAX_HTML_BYTES)}"
+            )
+        return Figure(f'<div class="lk-html">{clean}</div>', text)
     return None
+
+
+def is_rich_bundle(data: Mapping[str, Any]) -> bool:
+    """Tell whether `bundle_figure` makes a figure of a mime bundle."""
+    return any(mime in data for mime in (*_RASTER, "image/svg+xml")) or isinstance(data.get("text/html"), str)
 
 
 def bundle_text(data: Mapping[str, Any]) -> str:
@@ -259,10 +290,14 @@ def sanitise(html: str) -> str:
     """Return HTML with all but harmless tags and attributes removed, and balanced.
 
     No script, handler, style, class, id, link, form, frame or remote address survives; an image
-    only with a raster ``data:`` address of an allowed size.
+    only with a raster ``data:`` address of an allowed size. Nesting is bounded, so time and size grow
+    with the length of the input only.
     """
-    return nh3.clean(
-        visible(html),
+    nested = balanced(
+        visible(html), tags=_TAGS, attributes=_ATTRIBUTE_NAMES, without_content=_DROPPED_WITH_CONTENT
+    )
+    clean = nh3.clean(
+        nested,
         tags=_TAGS,
         clean_content_tags=_DROPPED_WITH_CONTENT,
         attributes=_ATTRIBUTES,
@@ -270,6 +305,7 @@ def sanitise(html: str) -> str:
         url_schemes={"data"},
         link_rel=None,
     )
+    return visible(clean)  # once more: a reference such as &#x202e; is a character only now
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:
@@ -415,12 +451,5 @@ def _plain(value: Any) -> str:
 
 
 def _big(digits: int) -> str:
-    x = _as_float(digits)
+    x = as_float(digits)
     return f"{x:.4e}" if math.isfinite(x) else f"an int of {digits.bit_length():,} bits"
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from lakeshore import wire
@@ -21,12 +22,15 @@ from lakeshore.notebook.render_terminal import Terminal
 from lakeshore.notebook.render_values import (
     MAX_FIELDS,
     Shown,
+    as_float,
     bundle_figure,
     bundle_text,
     clip,
     figure,
     is_number,
     is_rich,
+    is_rich_bundle,
+    one_line,
     show,
     size,
 )
@@ -103,6 +107,13 @@ class _Cursor:
         except WireError as error:
             self._assembler = wire.Assembler()
             return f"a frame that cannot be read: {clip(str(error), 200)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Display:
+    """A body's ``display()`` that waits to be made a figure."""
+
+    bundle: dict[str, Any]
 
 
 class JobFeed:
@@ -308,7 +319,8 @@ class JobFeed:
             elif event.kind == "attempt":
                 fresh.clear()
                 self._restart()
-                self.panel.attempt = int((event.meta or {}).get("attempt", self.panel.attempt))
+                number = (event.meta or {}).get("attempt")
+                self.panel.attempt = number if type(number) is int else self.panel.attempt
         shown = [value if isinstance(value, Shown) else show(value) for value in fresh]
         self.panel.tail = [*self.panel.tail, *shown][-render.RECORD_ROWS :]
         self.panel.gap = self._values.gap
@@ -338,10 +350,10 @@ class JobFeed:
         """Take progress from a frame that tells it; return the keys that only the bar needs."""
         share, step, total = value.get("progress"), value.get("step"), value.get("total")
         if is_number(share) and 0 <= share <= 1:
-            self.panel.progress = Progress(float(share), 1.0)
+            self.panel.progress = Progress(as_float(share), 1.0)
             return ("progress",)
         if is_number(step) and is_number(total) and total > 0:
-            self.panel.progress = Progress(float(step), float(total))
+            self.panel.progress = Progress(as_float(step), as_float(total))
             return ("total",)
         return ()
 
@@ -352,7 +364,7 @@ class JobFeed:
             if isinstance(event, str):
                 self._terminal.feed(f"{event}\n")
             elif event.kind == "attempt":
-                self._terminal.divide(f"attempt {(event.meta or {}).get('attempt', '?')}")
+                self._terminal.divide(clip(f"attempt {one_line((event.meta or {}).get('attempt'))}", 40))
             elif isinstance(event.value, dict):
                 self._take_output(event.value)
         if came:
@@ -364,11 +376,10 @@ class JobFeed:
         if isinstance(text, str):
             self._terminal.feed(text)
         elif isinstance(display, dict):
-            shown = bundle_figure(display)
-            if shown is None:
-                self._terminal.feed(f"{bundle_text(display)}\n")
+            if is_rich_bundle(display):
+                self._rich = _Display(display)
             else:
-                self.panel.figure, self._rich = shown, None
+                self._terminal.feed(f"{bundle_text(display)}\n")
 
     def _take_progress(self, deadline: float) -> bool:
         came = False
@@ -383,8 +394,8 @@ class JobFeed:
                 if is_number(done):
                     self._told_progress = True
                     self.panel.progress = Progress(
-                        float(done),
-                        float(total) if is_number(total) else None,
+                        as_float(done),
+                        as_float(total) if is_number(total) else None,
                         note if isinstance(note, str) else None,
                     )
         return came
@@ -393,7 +404,7 @@ class JobFeed:
         if self._rich is None or not (self.ended or time.monotonic() - self._rich_at > FIGURE_SECONDS):
             return False
         value, self._rich, self._rich_at = self._rich, None, time.monotonic()
-        shown = figure(value)
+        shown = bundle_figure(value.bundle) if isinstance(value, _Display) else figure(value)
         if shown is not None:
             self.panel.figure = shown
         return shown is not None
