@@ -232,13 +232,11 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         from lakeshore.notebook import worker
 
         if options.action == "start":
-            return worker.start(
-                default_plane(),
-                options.queue,
-                threads=options.threads,
-                process=options.process,
-                root=options.root,
-            )
+            asked = {"threads": options.threads, "process": options.process, "root": options.root}
+            made = worker.start(default_plane(), options.queue, **asked)
+            if said := worker.differs(made, **asked):
+                sys.stdout.write(f"lakeshore: {said}\n")
+            return made
         if options.action == "stop":
             return worker.table(worker.stop(options.queue))
         return worker.status(options.queue)

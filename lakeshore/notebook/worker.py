@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import html
 import os
+import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,9 +26,14 @@ from lakeshore.planes.default import default_plane
 from lakeshore.queues.sync import SyncQueue
 from lakeshore.worker.background import WorkerThread
 
-DRAIN_SECONDS = 37.0
-"""How long `stop` waits for a process: its grace and what stopping a body takes."""
+STOP_SECONDS = 2.0
+"""How long `stop` holds the cell for a body that does not end."""
+IDLE_SECONDS = 10.0
+"""How long it does for a worker without a job, which only has to leave."""
 UNLOAD_SECONDS = 2.0
+START_SECONDS = 5.0
+"""How long `start` waits for a process to ask for its first job."""
+_LOOK = 0.05
 _TAIL_LINES = 200
 # The daemon, told to drain when its stdin ends: the kernel holds the other end, which closes however it goes.
 _LAUNCH = """\
@@ -57,6 +64,9 @@ class KernelWorker:
     def __init__(self, plane: Plane, queue: str, *, threads: int, process: bool, root: str | None) -> None:
         self.plane, self.queue = plane, queue
         self.kind = "process" if process else "thread" if threads == 1 else f"{threads} threads"
+        self.root = root
+        self._told_to_stop = False
+        self._seen = not process
         self._thread: WorkerThread | None = None
         self._process: _Daemon | None = None
         q = SyncQueue(queue, dispatch=plane)
@@ -69,6 +79,27 @@ class KernelWorker:
     def running(self) -> bool:
         """Whether it still takes jobs."""
         return self._thread.running if self._thread is not None else self._daemon.running
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop and has not ended."""
+        if self._thread is not None:
+            return self._thread.stopping
+        return self._told_to_stop and self.running
+
+    @property
+    def starting(self) -> bool:
+        """Whether it has not asked for a job yet."""
+        if not self._seen:
+            self._seen = any(row["pid"] == self._daemon.pid for row in self.plane.workers(self.queue))
+        return not self._seen and self.running
+
+    @property
+    def state(self) -> str:
+        """``"starting"``, ``"running"``, ``"stopping"``, ``"stopped"``, or ``"ended"`` by itself."""
+        if self.running:
+            return "stopping" if self.stopping else "starting" if self.starting else "running"
+        return "ended" if self.error else "stopped"
 
     @property
     def executed(self) -> int | None:
@@ -97,32 +128,35 @@ class KernelWorker:
         return self._process
 
     def tell_to_stop(self, *, drain: bool = True) -> None:
-        """Take no new job; returns at once."""
+        """Take no new job; returns at once.
+
+        Parameters
+        ----------
+        drain : bool
+            Give a running body its grace; False hands a thread's job back at once.
+        """
+        self._told_to_stop = True
         if self._thread is not None:
             self._thread.stop(drain, timeout=0)
         else:
             self._daemon.hang_up()
 
-    def stop(self, timeout: float | None = None, *, drain: bool = True) -> bool:
-        """Take no new job, wait for the running one; returns whether it has ended.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait; default its grace and what stopping a body takes.
-        drain : bool
-            Give a running body its grace; False hands a thread's job back at once.
-        """
-        if self._thread is not None:
-            return self._thread.stop(drain, timeout=timeout)
-        return self._daemon.stop(DRAIN_SECONDS if timeout is None else timeout)
+    def note(self) -> str | None:
+        """What is to be known of a worker that has been told to stop and has not."""
+        id = self.current if self.stopping else None
+        if id is None:
+            return "stopping" if self.stopping else None
+        row = self.plane.get(id)
+        if row is not None and row["state"] == "running":
+            return f"stopping: {id} still runs; after its grace it goes back to the queue"
+        return f"stopping: {id} does not end; it is let go"
 
     def __repr__(self) -> str:
         if self.error and not self.running:
             return f"worker for {self.queue!r} ({self.kind}): ended: {self.error}"
-        state = "running" if self.running else "stopped"
+        state = self.note() or self.state
         done = "" if self.executed is None else f", {self.executed} executed"
-        now = f", now {self.current}" if self.running and self.current else ""
+        now = f", now {self.current}" if state == "running" and self.current else ""
         return f"worker for {self.queue!r} ({self.kind}): {state}{done}{now}"
 
     def _repr_html_(self) -> str:
@@ -181,14 +215,6 @@ class _Daemon:
             with contextlib.suppress(BrokenPipeError):  # it has gone already
                 self._process.stdin.close()
 
-    def stop(self, timeout: float) -> bool:
-        self.hang_up()
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
 
 def _environment(plane: Plane) -> dict[str, str]:
     """The environment in which the daemon opens this very plane."""
@@ -204,13 +230,17 @@ def _environment(plane: Plane) -> dict[str, str]:
 
 
 _workers: dict[tuple[int, str], KernelWorker] = {}
+_leaving: list[KernelWorker] = []
+"""Those that were told to stop and had not ended by then."""
 _lock = threading.Lock()
 
 
 def start(
     plane: Plane, queue: str, *, threads: int = 1, process: bool = False, root: str | None = None
 ) -> KernelWorker:
-    """Start this kernel's worker for a queue, or return the one that runs.
+    """Start this kernel's worker for a queue, or return the one that runs; one that is stopping is let go.
+
+    A process is waited for until it asks for its first job, at most `START_SECONDS`.
 
     Parameters
     ----------
@@ -230,39 +260,76 @@ def start(
     """
     with _lock:
         known = _workers.get((id(plane), queue))
-        if known is not None and known.running:
+        if known is not None and known.running and not known.stopping:
             return known
-        made = _workers[id(plane), queue] = KernelWorker(
-            plane, queue, threads=threads, process=process, root=root
-        )
-        return made
+        made = KernelWorker(plane, queue, threads=threads, process=process, root=root)
+        if known is not None:
+            _leaving.append(known)
+        _workers[id(plane), queue] = made
+    deadline = time.monotonic() + START_SECONDS
+    while made.starting and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+    return made
 
 
 def stop(queue: str | None = None, *, drain: bool = True) -> list[KernelWorker]:
     """Stop the workers of a queue, or all, and return them.
 
+    A body that does not end holds this for `STOP_SECONDS`; then its worker is left to end by itself.
+
     Parameters
     ----------
     drain : bool
-        Wait for what runs. False hands a thread's job back at once, and leaves a process to drain by itself.
+        Give what runs its grace. False hands a thread's job back at once, and leaves a process to drain by
+        itself.
     """
-    with _lock:
-        chosen = [w for w in _workers.values() if queue in (None, w.queue)]
+    chosen = _living(queue)
     for worker in chosen:
         worker.tell_to_stop(drain=drain)
-    for worker in chosen:
-        worker.stop(None if drain else UNLOAD_SECONDS, drain=drain)
+    started = time.monotonic()
+    while open_ := [w for w in chosen if w.running]:
+        waited = time.monotonic() - started
+        if waited > (IDLE_SECONDS if drain else UNLOAD_SECONDS):
+            break
+        if waited > STOP_SECONDS and all(w.current for w in open_):
+            break
+        time.sleep(_LOOK)
     with _lock:
         for place, worker in list(_workers.items()):
-            if worker in chosen and (not worker.running or not drain):
+            if worker in chosen:
                 del _workers[place]
+                _leaving.append(worker)
+        _leaving[:] = [w for w in _leaving if w.running]
     return chosen
 
 
 def status(queue: str | None = None) -> Table:
     """Return the workers of this kernel, or of one of its queues, as a table."""
+    return table(_living(queue))
+
+
+def _living(queue: str | None) -> list[KernelWorker]:
+    """The kernel's workers, with those that ended by themselves and those that are stopping still."""
     with _lock:
-        return table([w for w in _workers.values() if queue in (None, w.queue)])
+        leaving = [w for w in _leaving if w.running]
+        return [w for w in (*_workers.values(), *leaving) if queue in (None, w.queue)]
+
+
+def differs(worker: KernelWorker, *, threads: int, process: bool, root: str | None) -> str | None:
+    """Say how a worker that is there differs from the one that was asked for; None when it does not."""
+    asked = "process" if process else f"{threads} threads" if threads > 1 else worker.kind
+    if asked == worker.kind and root in (None, worker.root):
+        return None
+    flag = "--process" if process else f"--threads {threads}" if threads > 1 else ""
+    if root is not None:
+        flag = f"{flag} --root {shlex.quote(root)}".strip()
+    where = f" in {worker.root}" if worker.root is not None else ""
+    place = shlex.quote(worker.queue)
+    kind = f"a {worker.kind}" if worker.kind in ("thread", "process") else worker.kind
+    return (
+        f"the worker of {worker.queue!r} runs already, as {kind}{where}, and stays so. "
+        f"%lakeshore worker stop {place}, then worker start {place} {flag}"
+    )
 
 
 def table(workers: Iterable[KernelWorker]) -> Table:
@@ -271,12 +338,16 @@ def table(workers: Iterable[KernelWorker]) -> Table:
         {
             "queue": w.queue,
             "kind": w.kind,
-            "state": "running" if w.running else "ended" if w.error else "stopped",
+            "state": w.state,
             "executed": w.executed,
             "current": w.current,
             "error": w.error,
+            "note": w.note(),
         }
         for w in workers
     ]
-    columns = dict.fromkeys(("queue", "kind", "state", "executed", "current", "error"), plain)
+    shown = ["queue", "kind", "state", "executed", "current", "error"]
+    if any(row["note"] for row in rows):
+        shown.append("note")
+    columns = dict.fromkeys(shown, plain)
     return Table(rows, columns, empty="no worker in this kernel; %lakeshore worker start QUEUE")

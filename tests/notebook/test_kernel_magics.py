@@ -244,6 +244,7 @@ def _busy(kernel: Kernel, message: str) -> bool:
 def test_a_process_ends_with_its_kernel(kernels: Callable[[], Kernel], plane: Dispatch, end: str) -> None:
     kernel = kernels()
     kernel.run("w = %lakeshore worker start gpu --process")
+    assert [row["pid"] for row in plane.workers("gpu")] == [kernel.value("w._daemon.pid")]
     pid = int(kernel.value("w._daemon.pid"))
     kernel.run("%%lakeshore submit gpu -q -w 30\n1")
     assert _alive(pid)

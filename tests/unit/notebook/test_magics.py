@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Any
@@ -292,6 +293,48 @@ def test_worker_in_the_kernel(nb: Notebook) -> None:
     assert nb("%lakeshore worker stop") == nb("%lakeshore worker status") == []
     assert not first.running
     assert nb("%lakeshore worker start gpu") is not first
+
+
+def test_a_worker_whose_body_does_not_end_is_let_go(nb: Notebook) -> None:
+    first = nb("%lakeshore worker start gpu")
+    ends = os.pipe()
+    nb(f"%%lakeshore submit gpu -q -o job -a fd={ends[0]}\ndef job(fd):\n    import os\n    os.read(fd, 1)")
+    id = nb.names["job"]
+    while (nb.plane.get(id) or {})["state"] != "running":
+        time.sleep(0.01)
+    nb("%lakeshore cancel job")
+    started = time.monotonic()
+    rows = nb("%lakeshore worker stop gpu")
+    assert time.monotonic() - started < 4
+    assert rows[0]["state"] == "stopping"
+    assert f"stopping: {id} does not end; it is let go" in repr(rows)
+    assert f"stopping: {id} does not end" in repr(first)
+    assert [row["state"] for row in nb("%lakeshore worker status")] == ["stopping"]
+    second = nb("%lakeshore worker start gpu")
+    assert second is not first
+    nb("%%lakeshore submit gpu -q -w 20 -r value\n6 * 7")
+    assert nb.names["value"] == 42
+    assert [row["state"] for row in nb("%lakeshore worker status")] == ["running", "stopping"]
+    os.write(ends[1], b"x")
+    while first.running:
+        time.sleep(0.01)
+    assert [row["state"] for row in nb("%lakeshore worker status")] == ["running"]
+    assert "stopped" in repr(nb("%lakeshore worker stop gpu"))
+    for end in ends:
+        os.close(end)
+
+
+def test_a_worker_of_another_size_is_said(nb: Notebook) -> None:
+    first = nb("%lakeshore worker start gpu")
+    cell = nb.run("%lakeshore worker start gpu --threads 3")
+    assert cell.value is first
+    assert "the worker of 'gpu' runs already, as a thread, and stays so" in cell.out
+    assert "%lakeshore worker stop gpu, then worker start gpu --threads 3" in cell.out
+    assert "stays so" not in nb.run("%lakeshore worker start gpu").out
+    nb("%lakeshore worker start cpu --threads 3")
+    assert "stays so" not in nb.run("%lakeshore worker start cpu --threads 3").out
+    assert "stays so" not in nb.run("%lakeshore worker start cpu").out
+    assert "as 3 threads" in nb.run("%lakeshore worker start cpu --threads 2").out
 
 
 def test_worker_refusals(nb: Notebook, tmp_path: Any) -> None:
