@@ -2,7 +2,8 @@
 
 `panel_html` is the live view's one changing trait, `record_html` and `record_text` what stays in the saved
 notebook. All text that comes from a job is escaped here or in `render_values`; nothing here reads a clock or
-a plane.
+a plane. JupyterLab strips ``<style>`` from a notebook it does not trust and GitHub every class and style too,
+so meaning rests on elements, spaces and separators; the stylesheet only makes it pleasant.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from html import escape
 from typing import Any
 
 from lakeshore.notebook.render_numbers import fields_table, sparkline
-from lakeshore.notebook.render_style import STYLE
+from lakeshore.notebook.render_style import DIM, STATE_COLOURS, STYLE
 from lakeshore.notebook.render_terminal import PLAIN, Line, line_html, line_text
 from lakeshore.notebook.render_values import Figure, Shown, as_float, clip, number
 from lakeshore.states import TERMINAL, State
 
 LIVE_ROWS, LIVE_LINES = 12, 10
 RECORD_ROWS, RECORD_LINES = 20, 24
+RESULT_LINE = 160
+"""Characters of a result that stand beside the word; a longer one gets lines of its own."""
 METRICS_SHOWN = 8
+NO_BREAK = "\u00a0"
 POINTS_KEPT = 96
 TRACEBACK_LINES = 30
 TEXT_BUDGET = 4500
@@ -107,6 +111,8 @@ class PanelState:
         Frames that were trimmed before they could be read.
     notes : list of str
         What the reader should know now: no worker asks for this queue, the plane cannot be reached.
+    result : Shown, Figure or None
+        What the job returned, bounded; None when it returned None or has not succeeded.
     following : str
         ``"live"``; or how the following ended: ``"ended"``, ``"frozen"``, ``"detached"``.
     """
@@ -132,6 +138,7 @@ class PanelState:
     log: list[Line] = field(default_factory=list)
     figure: Figure | None = None
     notes: list[str] = field(default_factory=list)
+    result: Shown | Figure | None = None
     following: str = "live"
 
 
@@ -144,9 +151,10 @@ def _panel(state: PanelState, now: float, share: float) -> str:
     # aria-live is off: an update ten times a second would make a screen reader speak without end.
     return (
         f'<div class="lakeshore-panel lk-live" role="status" aria-live="off" {_data(state)}>'
-        f'<div class="lk-top">{_head(state, now)}{_bar(state, now)}'
+        f'<div class="lk-top">{_head(state, now)}{_bar(state, now, live=True)}'
         f"{_numbers(state.metrics.values(), share)}{notes_html(state.notes)}</div>"
-        f"{_error(state, share)}{_body(state, LIVE_ROWS, LIVE_LINES, share)}</div>"
+        f"{_error(state, share)}{_result(state, share, live=True)}"
+        f"{_body(state, LIVE_ROWS, LIVE_LINES, share)}</div>"
     )
 
 
@@ -159,19 +167,22 @@ def figure_html(state: PanelState) -> str:
 
 def record_html(state: PanelState, now: float) -> str:
     """Return the static record: stylesheet, final state, last values, figure and id in one element."""
-    figure = f'<div class="lk-fig">{state.figure.html}</div>' if state.figure else ""
-    bar = _bar(state, now) if state.state not in TERMINAL else ""
+    figure = (
+        f'<div class="lk-fig">{state.figure.html}</div>' if state.figure and _has_own_figure(state) else ""
+    )
+    bar = _bar(state, now, live=False) if state.state not in TERMINAL else ""
     notes = notes_html(_record_notes(state))
 
     def record(share: float) -> str:
         return (
             f'<style>{STYLE}</style><div class="lakeshore-panel lk-record" role="status" {_data(state)}>'
             f"{_head(state, now)}{bar}{_numbers(state.metrics.values(), share)}{_error(state, share)}"
-            f"{notes}{figure}"
+            f"{_result(state, share, live=False)}{notes}{figure}"
             f"{_body(state, RECORD_ROWS, RECORD_LINES, share)}</div>"
         )
 
-    return _fitted(record, HTML_BYTES + len(figure.encode()))
+    rich = figure + (state.result.html if isinstance(state.result, Figure) else "")
+    return _fitted(record, HTML_BYTES + len(rich.encode()))
 
 
 def _fitted(make: Callable[[float], str], most: int) -> str:
@@ -188,8 +199,8 @@ def opening_html(state: PanelState) -> str:
     """Return the one line that stands for a live panel where no widget can be shown."""
     id = escape(state.id)
     return (
-        f'<div class="lakeshore-panel" {_data(state)}><b>{escape(clip(state.name or "job", 80))}</b> '
-        f"{escape(state.state)} <code>{id}</code>; follow it with <code>%lakeshore stream {id}</code></div>"
+        f'<div class="lakeshore-panel" {_data(state)}><b>{escape(clip(state.name or "job", 80))}</b> · '
+        f"{escape(state.state)} · <code>{id}</code>; follow it with <code>%lakeshore stream {id}</code></div>"
     )
 
 
@@ -210,13 +221,15 @@ def _text(state: PanelState, now: float, share: float) -> str:
         shown = list(state.metrics.values())[:METRICS_SHOWN]
         lines.append("  ".join(f"{clip(m.key, 40)} {number(m.value)}" for m in shown))
     lines += _record_notes(state)
+    if state.result:
+        lines.append(_result_text(state.result))
     if state.tail:
-        lines.append("last values:" if state.frames > 1 else "value:")
+        lines.append(f"{_tail_words(state)}:")
         texts = [shown.text for shown in state.tail[-max(1, round(RECORD_ROWS * share)) :]]
         if share == 0:
             texts = [" ".join(clip(text, 120).split()) for text in texts]
         lines += [f"  {line}" for text in texts for line in text.splitlines() or [""]]
-    if state.figure:
+    if state.figure and _has_own_figure(state):
         lines.append(f"figure: {state.figure.text}")
     if state.log and share:
         lines.append("log:")
@@ -232,14 +245,17 @@ def status_line(state: PanelState, now: float) -> str:
     words = [state.state, *_facts(state, now)[1 if state.queue else 0 :]]
     if state.progress and state.state == State.RUNNING:
         words.append(_progress_words(state, now, state.progress.fraction))
-    if state.tail:
+    if state.result:
+        words.append(f"result {' '.join(state.result.text.split())[:RESULT_LINE]}")
+    elif state.tail:
         words.append(" ".join(state.tail[-1].text.split())[:160])
     return " · ".join(words)
 
 
 def state_html(state: str) -> str:
     """Return a state as a dot with its word beside it."""
-    return f'<b class="lk-state lk-{escape(state)}">{escape(state)}</b>'
+    dot = f'<span aria-hidden="true" style="color:{STATE_COLOURS.get(state, DIM)}">\u25cf</span>'
+    return f'<span class="lk-state">{dot}{NO_BREAK}<b>{escape(state)}</b></span>'
 
 
 def duration(seconds: float) -> str:
@@ -267,12 +283,14 @@ def _data(state: PanelState) -> str:
 
 
 def _head(state: PanelState, now: float) -> str:
-    name = f'<b class="lk-name">{escape(clip(state.name, 80))}</b> ' if state.name else ""
+    parts = [state_html(state.state)]
+    if state.name:
+        parts.append(f'<b class="lk-name">{escape(clip(state.name, 80))}</b>')
     facts = " · ".join(escape(fact) for fact in _facts(state, now))
-    return (
-        f'<div class="lk-head">{state_html(state.state)} {name}<span class="lk-mute">{facts}</span> '
-        f'<span class="lk-id lk-mute" title="the invocation id">{escape(state.id)}</span></div>'
-    )
+    if facts:
+        parts.append(f'<span class="lk-mute">{facts}</span>')
+    parts.append(f'<code class="lk-id" title="the invocation id">{escape(state.id)}</code>')
+    return f'<div class="lk-head">{" · ".join(parts)}</div>'
 
 
 def _facts(state: PanelState, now: float) -> list[str]:
@@ -311,13 +329,15 @@ def _elapsed(state: PanelState, now: float) -> float | None:
     return max(0.0, (state.finished_at or now) - state.started_at)
 
 
-def _bar(state: PanelState, now: float) -> str:
+def _bar(state: PanelState, now: float, *, live: bool) -> str:
     if state.state != State.RUNNING:
         return ""
     fraction = state.progress.fraction if state.progress else None
     words = ""
     if state.progress:
         words = f'<div class="lk-mute">{escape(_progress_words(state, now, fraction))}</div>'
+    if fraction is None and not live:
+        return words
     if fraction is None:
         # The element is new at each update; the delay lets the animation go on where it was.
         inner, value = f'<i class="lk-any" style="animation-delay:-{now % 2:.1f}s"></i>', ""
@@ -350,18 +370,61 @@ def _numbers(metrics: Iterable[Metric], share: float) -> str:
     most = round(METRICS_SHOWN * min(1.0, 2 * share))
     if not metrics or not most:
         return ""
-    cells = "".join(
-        f'<span class="lk-num"><span class="lk-mute">{escape(clip(m.key, 40))}</span> '
-        f"<b>{escape(number(m.value))}</b>{sparkline(m.points)}</span> "
-        for m in metrics[:most]
-    )
+    cells = [_number(m) for m in metrics[:most]]
     over = len(metrics) - most
-    return f'<div class="lk-nums">{cells}{f"<span>+{over} more</span>" if over > 0 else ""}</div>'
+    if over > 0:
+        cells.append(f"+{over} more")
+    return f'<div class="lk-nums" style="margin:4px 0">{" · ".join(cells)}</div>'
+
+
+def _number(metric: Metric) -> str:
+    label = f'<span class="lk-mute">{escape(clip(metric.key, 40))}</span>'
+    parts = [label, f"<b>{escape(number(metric.value))}</b>", sparkline(metric.points)]
+    # No-break spaces hold the three together where no style does.
+    return f'<span class="lk-num">{NO_BREAK.join(filter(None, parts))}</span>'
+
+
+def _result(state: PanelState, share: float, *, live: bool) -> str:
+    result = state.result
+    if result is None:
+        return ""
+    caption = caption_html("result")
+    if isinstance(result, Figure):
+        # A figure is large and a live panel is sent often.
+        body = f"<pre>{escape(result.text, quote=False)}</pre>" if live else result.html
+        return f'<div class="lk-fig">{caption}{body}</div>'
+    if result.fields is not None and share == 1:
+        return f'<div class="lk-res">{caption}{fields_table([result.fields])}</div>'
+    text = escape(clip(result.text, 80 + round(600 * share)), quote=False)
+    if _is_line(result.text):
+        return f'<div class="lk-res"><span class="lk-mute">result</span> <b>{text}</b></div>'
+    return f'<div class="lk-res">{caption}<pre>{text}</pre></div>'
+
+
+def _result_text(result: Shown | Figure) -> str:
+    if _is_line(result.text):
+        return f"result {result.text}"
+    return "\n".join(["result:", *(f"  {line}" for line in result.text.splitlines())])
+
+
+def _is_line(text: str) -> bool:
+    return len(text) <= RESULT_LINE and len(text.splitlines()) <= 1
+
+
+def _has_own_figure(state: PanelState) -> bool:
+    """Whether there is a figure that is not the result shown once more."""
+    return state.figure is not None and state.figure != state.result
+
+
+def caption_html(text: str) -> str:
+    """Return the small heading of a part of a panel."""
+    return f'<div class="lk-cap" style="font-size:11px;opacity:.72">{escape(text)}</div>'
 
 
 def notes_html(notes: Iterable[str]) -> str:
     """Return notes as HTML; what stands in back-ticks becomes code."""
-    return "".join(f'<div class="lk-note">{_with_commands(note)}</div>' for note in notes)
+    style = "border-left:3px solid #94700a;padding-left:10px;margin-top:6px"
+    return "".join(f'<div style="{style}">{_with_commands(note)}</div>' for note in notes)
 
 
 def _with_commands(note: str) -> str:
@@ -385,12 +448,17 @@ def _record_notes(state: PanelState) -> list[str]:
 def _body(state: PanelState, rows: int, lines: int, share: float) -> str:
     parts = []
     if state.tail:
-        parts.append(f"<div>{_tail(state.tail[-rows:], round(TEXT_BUDGET * share))}</div>")
+        values = _tail(state.tail[-rows:], round(TEXT_BUDGET * share))
+        parts.append(f"<div>{caption_html(_tail_words(state))}{values}</div>")
     log = _newest(state.log, lines, share)
     if log:
         body = "\n".join(line_html(line) for line in log)
-        parts.append(f'<div><div class="lk-cap">log</div><pre>{body}</pre></div>')
-    return f'<div class="lk-body">{"".join(parts)}</div>' if parts else ""
+        parts.append(f"<div>{caption_html('log')}<pre>{body}</pre></div>")
+    return f'<div class="lk-body" style="margin-top:6px">{"".join(parts)}</div>' if parts else ""
+
+
+def _tail_words(state: PanelState) -> str:
+    return "last values" if state.frames > 1 else "value"
 
 
 def _tail(tail: list[Shown], budget: int) -> str:
@@ -447,7 +515,9 @@ def _error(state: PanelState, share: float) -> str:
         return ""
     trace = _lines_html(_traceback(state, share))
     body = f"<pre>{trace}</pre>" if trace else ""
-    return f'<div class="lk-err"><b>{escape(clip(state.error, 100 + round(900 * share)))}</b>{body}</div>'
+    message = escape(clip(state.error, 100 + round(900 * share)))
+    style = "border-left:3px solid #d13a40;padding-left:10px;margin-top:6px"
+    return f'<div style="{style}"><b>{message}</b>{body}</div>'
 
 
 def _traceback(state: PanelState, share: float) -> list[str]:

@@ -11,6 +11,8 @@ from urllib.parse import quote
 from lakeshore.notebook.render_values import as_float, is_number, number
 
 COLUMNS_SHOWN = 10
+LEFT = " align=left style=text-align:left"
+"""For a cell of text: JupyterLab's own sheet overrules the attribute, and GitHub takes the style away."""
 
 
 def sparkline(points: Sequence[float]) -> str:
@@ -27,10 +29,12 @@ def sparkline(points: Sequence[float]) -> str:
         for i, p in enumerate(finite)
     )
     svg = (
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 64 15' preserveAspectRatio='none'>"
+        "<svg xmlns='http://www.w3.org/2000/svg' width='64' height='15' viewBox='0 0 64 15'>"
         f"<polyline points='{path}' fill='none' stroke='#3b74d8' stroke-width='1.3'/></svg>"
     )
-    return f'<img alt="" src="data:image/svg+xml,{quote(svg, safe=" =:/,.-")}">'
+    # Its size stands in the picture, too: a viewer may strip the attributes and stretch what has none.
+    size = 'width="64" height="15" style="vertical-align:middle"'
+    return f'<img alt="" {size} src="data:image/svg+xml,{quote(svg, safe=" =:/,.-")}">'
 
 
 def fields_table(rows: Sequence[Sequence[tuple[str, Any]]]) -> str:
@@ -39,15 +43,16 @@ def fields_table(rows: Sequence[Sequence[tuple[str, Any]]]) -> str:
     hidden = len(keys) - COLUMNS_SHOWN
     keys = keys[:COLUMNS_SHOWN]
     columns = [_column([dict(row).get(key) for row in rows]) for key in keys]
-    left = [' class="lk-l"' if not numeric else "" for _, numeric in columns]
+    left = [LEFT if not numeric else "" for _, numeric in columns]
     head = "".join(f"<th{side}>{escape(key)}" for key, side in zip(keys, left, strict=True))
     body = "".join(
         "<tr>"
         + "".join(f"<td{side}>{escape(cells[r])}" for side, (cells, _) in zip(left, columns, strict=True))
         for r in range(len(rows))
     )
-    more = f'<div class="lk-cap">+{hidden} more keys</div>' if hidden > 0 else ""
-    return f'<div class="lk-scroll"><table><thead><tr>{head}<tbody>{body}</table>{more}</div>'
+    more = f"<div>+{hidden} more keys</div>" if hidden > 0 else ""
+    table = f'<table><thead align="right"><tr>{head}<tbody align="right">{body}</table>'
+    return f'<div class="lk-scroll">{table}{more}</div>'
 
 
 def _column(values: list[Any]) -> tuple[list[str], bool]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from lakeshore.notebook.render import duration, notes_html, state_html
+from lakeshore.notebook.render import caption_html, duration, notes_html, state_html
+from lakeshore.notebook.render_numbers import LEFT
 from lakeshore.notebook.render_style import STYLE
 from lakeshore.notebook.render_values import clip
 from lakeshore.states import TERMINAL, State
@@ -29,22 +30,26 @@ class GroupState:
         As `Plane.get` gives them; a job that is gone is left out.
     notes : list of str
         What the reader should know now.
+    names : dict of str to str
+        What each job is, by id, such as ``"train(lr=0.1)"``; one that is not known is left out.
     """
 
     name: str | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class QueueState:
-    """A queue: its counts by state, its newest rows, the workers that asked for it."""
+    """A queue: its counts by state, its newest rows with their names, the workers that asked for it."""
 
     name: str
     counts: dict[str, int]
     rows: list[dict[str, Any]]
     workers: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
 
 
 def group_html(state: GroupState, now: float) -> str:
@@ -62,7 +67,7 @@ def group_text(state: GroupState, now: float) -> str:
     name = clip(state.name, 80) if state.name else "group"
     lines = [f"{name} · {counts_text(_counts(state.rows))}", *state.notes]
     shown = _pick(state.rows)
-    lines += [_line(row, now) for row in shown]
+    lines += [_line(row, state.names, now) for row in shown]
     if len(shown) < len(state.rows):
         lines.append(f"  and {len(state.rows) - len(shown)} more")
     return "\n".join(lines)
@@ -70,17 +75,17 @@ def group_text(state: GroupState, now: float) -> str:
 
 def queue_html(state: QueueState, now: float) -> str:
     """Return the page of a queue as static HTML."""
-    counts = " ".join(f"{state_html(name)} {n}" for name, n in state.counts.items())
+    counts = " · ".join([_name(state.name), *_counted(state.counts)])
     workers = "".join(
-        f'<tr><td class="lk-l">{escape(clip(w["worker_id"], 60))}<td>{w["running"]} running'
+        f"<tr><td{LEFT}>{escape(clip(w['worker_id'], 60))}<td>{w['running']} running"
         f"<td>seen {escape(duration(now - w['seen_at']))} ago"
         for w in state.workers[:LINES_SHOWN]
     )
     parts = [
-        f'<div class="lk-head"><b class="lk-name">{escape(clip(state.name, 80))}</b> {counts}</div>',
+        f'<div class="lk-head">{counts}</div>',
         notes_html(state.notes),
-        f'<div class="lk-body"><div>{_table(state.rows, now)}</div></div>' if state.rows else "",
-        f'<div class="lk-body"><div><div class="lk-cap">workers</div><table>{workers}</table></div></div>'
+        f'<div class="lk-body"><div>{_table(state.rows, state.names, now)}</div></div>' if state.rows else "",
+        f'<div class="lk-body"><div>{caption_html("workers")}<table>{workers}</table></div></div>'
         if workers
         else "",
     ]
@@ -90,7 +95,7 @@ def queue_html(state: QueueState, now: float) -> str:
 def queue_text(state: QueueState, now: float) -> str:
     """Return the page of a queue as plain text."""
     lines = [f"{clip(state.name, 80)} · {counts_text(state.counts)}", *state.notes]
-    lines += [_line(row, now) for row in state.rows]
+    lines += [_line(row, state.names, now) for row in state.rows]
     lines += [
         f"  worker {clip(w['worker_id'], 60)}: {w['running']} running, "
         f"seen {duration(now - w['seen_at'])} ago"
@@ -111,18 +116,26 @@ def _record(inner: str) -> str:
 def _group(state: GroupState, now: float) -> str:
     counts = _counts(state.rows)
     total, done = len(state.rows), sum(n for name, n in counts.items() if name in TERMINAL)
-    words = " ".join(f"{state_html(name)} {n}" for name, n in counts.items() if n)
-    name = f'<b class="lk-name">{escape(clip(state.name, 80))}</b> ' if state.name else ""
+    ended = f'<span class="lk-mute">{done} of {total} ended</span>'
+    parts = [*([_name(state.name)] if state.name else []), ended, *_counted(counts)]
     share = 100 * done / total if total else 0
     inner = f'<i style="width:{share:.1f}%"></i>'
     bar = f'<div class="lk-bar" role="progressbar" aria-valuenow="{share:.0f}">{inner}</div>'
     shown = _pick(state.rows)
-    more = f'<div class="lk-cap">and {total - len(shown)} more</div>' if len(shown) < total else ""
+    more = caption_html(f"and {total - len(shown)} more") if len(shown) < total else ""
     return (
-        f'<div class="lk-head">{name}<span class="lk-mute">{done} of {total} ended</span> {words}</div>'
+        f'<div class="lk-head">{" · ".join(parts)}</div>'
         f"{bar if done < total else ''}{notes_html(state.notes)}"
-        f'<div class="lk-body"><div>{_table(shown, now)}{more}</div></div>'
+        f'<div class="lk-body"><div>{_table(shown, state.names, now)}{more}</div></div>'
     )
+
+
+def _name(name: str) -> str:
+    return f'<b class="lk-name">{escape(clip(name, 80))}</b>'
+
+
+def _counted(counts: dict[str, int]) -> list[str]:
+    return [f"{state_html(name)}\u00a0{n}" for name, n in counts.items() if n]
 
 
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -137,18 +150,28 @@ def _pick(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     return sorted(rows, key=lambda row: _URGENCY.index(row["state"]))[:LINES_SHOWN]
 
 
-def _table(rows: Sequence[dict[str, Any]], now: float) -> str:
+def _table(rows: Sequence[dict[str, Any]], names: dict[str, str], now: float) -> str:
+    named = any(row["id"] in names for row in rows)
+    columns = ["state", *(["job"] if named else []), "id", "time", ""]
+    head = "".join(f"<th{'' if name == 'time' else LEFT}>{name}" for name in columns)
     lines = "".join(
-        f'<tr><td class="lk-l">{state_html(row["state"])}'
-        f'<td class="lk-l"><span class="lk-id">{escape(row["id"])}</span>'
-        f'<td>{escape(_spent(row, now))}<td class="lk-l lk-mute">{escape(_said(row))}'
+        f"<tr><td{LEFT}>{state_html(row['state'])}"
+        + (f"<td{LEFT}>{escape(_job(row, names))}" if named else "")
+        + f'<td{LEFT}><code class="lk-id">{escape(row["id"])}</code>'
+        f"<td>{escape(_spent(row, now))}<td{LEFT}>{escape(_said(row))}"
         for row in rows
     )
-    return f'<div class="lk-scroll"><table>{lines}</table></div>'
+    table = f'<table><thead align="right"><tr>{head}<tbody align="right">{lines}</table>'
+    return f'<div class="lk-scroll">{table}</div>'
 
 
-def _line(row: dict[str, Any], now: float) -> str:
-    return f"  {row['id']}  {row['state']:<9}  {_spent(row, now):>8}  {_said(row)}".rstrip()
+def _line(row: dict[str, Any], names: dict[str, str], now: float) -> str:
+    said = "  ".join(filter(None, [_job(row, names), _said(row)]))
+    return f"  {row['id']}  {row['state']:<9}  {_spent(row, now):>8}  {said}".rstrip()
+
+
+def _job(row: dict[str, Any], names: dict[str, str]) -> str:
+    return clip(names.get(row["id"], ""), 80)
 
 
 def _spent(row: dict[str, Any], now: float) -> str:

@@ -1,7 +1,8 @@
 """The stylesheet of panels and records: one calm look, light or dark by the front end's own variables.
 
 Every colour is a ``--jp-*`` or ``--vscode-*`` variable with a fall-back, or of a luminance that reads on
-white and on black alike (about 4.5 : 1 on both). Nothing depends on colour alone.
+white and on black alike (about 4.5 : 1 on both). Nothing depends on colour alone, and nothing that has to be
+understood on this sheet: it is the first thing that a viewer of foreign notebooks takes away.
 """
 
 from __future__ import annotations
@@ -12,6 +13,16 @@ _PALETTE: Final = (
     "#767676 #d13a40 #23863a #94700a #3b74d8 #a951c0 #137f88 #767676 "
     "#767676 #d13a40 #23863a #94700a #3b74d8 #a951c0 #137f88 #767676"
 )
+
+DIM: Final = "#767676"
+STATE_COLOURS: Final = {
+    "queued": "#94700a",
+    "running": "#3b74d8",
+    "succeeded": "#23863a",
+    "failed": "#d13a40",
+    "cancelled": DIM,
+}
+"""Of the dot before a state's word; inline, so that it outlives the stylesheet."""
 
 _RULES: Final = """
 .lakeshore-panel{--lk-fg:var(--jp-content-font-color1,var(--vscode-foreground,CanvasText));
@@ -25,34 +36,26 @@ box-sizing:border-box;max-width:100%;overflow-wrap:anywhere;contain:content}
 .lk-live .lk-top{position:sticky;top:0;background:var(--lk-bg);z-index:1;padding-bottom:6px}
 .lk-live .lk-top:not(:last-child){border-bottom:1px solid var(--lk-line)}
 .lk-live .lk-body{border-top:0;margin-top:0}
-.lk-head{display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline}
-.lk-head .lk-id{margin-left:auto}
-.lk-state{font-weight:600;white-space:nowrap}
-.lk-state::before{content:"";display:inline-block;width:8px;height:8px;border-radius:50%;margin-right:6px;
-background:var(--lk-dot,#767676)}
-.lk-queued{--lk-dot:#94700a}.lk-running{--lk-dot:#3b74d8}.lk-succeeded{--lk-dot:#23863a}
-.lk-failed{--lk-dot:#d13a40}.lk-cancelled{--lk-dot:#767676}
-.lk-name{font-weight:600}
+.lk-state{white-space:nowrap}
+.lk-state b,.lk-name,.lk-res b{font-weight:600}
 .lk-mute{opacity:.72}
 .lk-id,.lakeshore-panel :is(pre,code){
 font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px}
-.lk-id{user-select:all}
+.lakeshore-panel .lk-id{user-select:all;opacity:.72;background:none;padding:0;border:0;color:inherit}
 .lakeshore-panel p{margin:4px 0}
 .lk-bar{height:4px;border-radius:2px;background:var(--lk-line);overflow:hidden;margin:5px 0 3px}
 .lk-bar>i{display:block;height:100%;border-radius:2px;background:var(--lk-accent)}
 .lk-bar>i.lk-any{width:25%;opacity:.6;animation:lk-slide 2s linear infinite}
 @keyframes lk-slide{from{transform:translateX(-100%)}to{transform:translateX(400%)}}
 @media (prefers-reduced-motion:reduce){.lk-bar>i.lk-any{animation:none;width:100%;opacity:.3}}
-.lk-nums{display:flex;flex-wrap:wrap;gap:2px 20px;margin:6px 0 2px}
+.lk-nums{line-height:1.7}
 .lk-num{white-space:nowrap}
-.lk-num b{font-weight:600;margin-left:2px}
-.lk-num img{height:16px;width:64px;vertical-align:-3px;margin-left:8px}
+.lk-num b{font-weight:600}
+.lk-res{margin-top:4px}
 .lk-body{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22em),1fr));
-gap:6px 20px;align-items:end;
+gap:6px 20px;align-items:start;
 border-top:1px solid var(--lk-line);margin-top:6px;padding-top:6px}
-.lk-record .lk-body{align-items:start}
 .lk-body>div{min-width:0}
-.lk-cap{font-size:11px;opacity:.72}
 .lakeshore-panel pre{margin:0;padding:0;line-height:1.45;white-space:pre-wrap;word-break:normal;
 overflow-wrap:anywhere;background:none;border:0;
 color:inherit;overflow:hidden;unicode-bidi:isolate}
@@ -61,13 +64,10 @@ color:inherit;overflow:hidden;unicode-bidi:isolate}
 .lakeshore-panel :is(td,th){padding:1px 14px 1px 0;text-align:right;border:0;line-height:1.4;background:none;
 color:inherit;vertical-align:top;max-width:32em;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .lakeshore-panel th{font-weight:400;opacity:.72}
-.lakeshore-panel :is(td,th).lk-l{text-align:left}
 .lakeshore-panel :is(tr,thead,tbody){background:none!important;border:0!important}
 .lk-fig{margin-top:6px}
 .lk-fig img,.lk-html img{max-width:100%;max-height:420px;height:auto;background:#fff;border-radius:3px}
 .lk-html{overflow:auto;max-height:360px;contain:content}
-.lk-err{border-left:3px solid #d13a40;padding-left:10px;margin-top:6px}
-.lk-note{border-left:3px solid #94700a;padding-left:10px;margin-top:6px}
 .lakeshore-panel .bo{font-weight:600}.lakeshore-panel .di{opacity:.72}
 .lakeshore-panel .it{font-style:italic}.lakeshore-panel .un{text-decoration:underline}
 .lakeshore-panel summary{cursor:pointer}

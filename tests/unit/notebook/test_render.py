@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 
+import nh3
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeshore.notebook import render
-from lakeshore.notebook.render import Metric, PanelState, Progress
-from lakeshore.notebook.render_numbers import fields_table, sparkline
+from lakeshore.notebook.render import NO_BREAK, Metric, PanelState, Progress
+from lakeshore.notebook.render_numbers import LEFT, fields_table, sparkline
 from lakeshore.notebook.render_overview import (
     GroupState,
     QueueState,
@@ -23,9 +26,10 @@ from lakeshore.notebook.render_overview import (
     queue_html,
     queue_text,
 )
-from lakeshore.notebook.render_style import STYLE
+from lakeshore.notebook.render_style import STATE_COLOURS, STYLE
 from lakeshore.notebook.render_terminal import Terminal
 from lakeshore.notebook.render_values import Figure, show
+from lakeshore.states import State
 
 NOW = 1000.0
 ID = "01KPZ4T9Q0V7M2D8R5XW3YHBNC"
@@ -110,6 +114,101 @@ def test_a_running_panel_tells_all() -> None:
     assert html.count("data:image/svg+xml") == 2
     assert "attempt" not in html
     assert "attempt 2" in render.panel_html(replace(training(), attempt=2), NOW)
+
+
+def bare(html: str) -> str:
+    """What GitHub leaves of a saved output: no stylesheet, no style, class or data attribute, no picture."""
+    names = "align alt height width title colspan rowspan open src".split()
+    tags = "b code pre div span table thead tbody tr th td img br p i em strong details summary".split()
+    return nh3.clean(
+        html, tags=set(tags), clean_content_tags={"script", "style"}, attributes={"*": set(names)}
+    )
+
+
+def words(html: str) -> str:
+    """The text as it is read: inline elements join, all others part."""
+    text = re.sub(r"</?(?:b|code|span|img|i)\b[^>]*>", "", bare(html))
+    return re.sub(r"\n{2,}", "\n", unescape(re.sub(r"<[^>]*>", "\n", text))).replace(NO_BREAK, " ")
+
+
+@pytest.mark.parametrize("make", [render.panel_html, render.record_html])
+def test_all_is_read_without_a_style_or_a_class(make: Callable[[PanelState, float], str]) -> None:
+    state = replace(training(), state="succeeded", finished_at=970.0, result=show(2))
+    html = make(state, NOW)
+    text = words(html)
+    assert "style" not in bare(html) and "class" not in bare(html)
+    head = "\u25cf succeeded · train · gpu · on host-1 · 30 s · 60 frames, 1.2/s"
+    assert f"{head} · {ID}\n" in text
+    assert re.search(r"^loss 0\.\d+ +\u00b7 accuracy 0\.\d+ *$", text, re.MULTILINE), text
+    assert "\nresult 2\n" in text
+    assert "\nlast values\nepoch\nloss\nnote\n" in text and "\nlog\nepoch " in text
+    assert "<table>" in html and 'align="right"' in bare(html)
+
+
+def test_every_picture_of_ours_has_its_size() -> None:
+    for tag, attributes in parsed(render.panel_html(training(), NOW)):
+        if tag == "img":
+            assert (attributes["width"], attributes["height"]) == ("64", "15")
+
+
+def test_the_states_dot_has_its_colour_without_the_stylesheet() -> None:
+    for state in State:
+        assert f"color:{STATE_COLOURS[state]}" in render.state_html(state)
+
+
+@pytest.mark.parametrize(
+    ("value", "html", "text"),
+    [
+        (2, "result</span> <b>2</b>", "result 2"),
+        ("<done>", "<b>&lt;done&gt;</b>", "result <done>"),
+        ([1, 2.5, "x"], "<b>[1, 2.5, 'x']</b>", "result [1, 2.5, 'x']"),
+        ("one\ntwo", "<pre>one\ntwo</pre>", "result:\n  one\n  two"),
+        ({"rounds": 40, "accuracy": 0.97}, "<th>rounds<th>accuracy", "result rounds=40  accuracy=0.97"),
+        ("x" * 5000, f"<pre>{'x' * 600}\u2026", "result:\n  xxx"),
+    ],
+)
+def test_a_result_is_shown_bounded(value: object, html: str, text: str) -> None:
+    state = PanelState(ID, "f", "gpu", "succeeded", result=show(value))
+    assert html in render.record_html(state, NOW) and html in render.panel_html(state, NOW)
+    assert text in render.record_text(state, NOW)
+    parsed(render.record_html(state, NOW).removeprefix(f"<style>{STYLE}</style>"))
+    assert len(render.record_html(state, NOW)) < 12_000
+
+
+def test_no_result_leaves_no_word_of_it() -> None:
+    state = PanelState(ID, "f", "gpu", "succeeded")
+    assert "result" not in render.record_html(state, NOW).removeprefix(f"<style>{STYLE}</style>")
+    assert "result" not in render.record_text(state, NOW)
+
+
+def test_a_result_says_more_in_one_line_than_the_last_value() -> None:
+    assert render.status_line(replace(training(), state="succeeded", result=show(2)), NOW).endswith(
+        "result 2"
+    )
+
+
+def test_a_rich_result_stands_in_the_record_and_once() -> None:
+    picture = Figure('<img alt="" src="data:image/png;base64,AA==">', "Figure")
+    state = replace(training(), state="succeeded", result=picture, figure=picture)
+    assert render.record_html(state, NOW).count("base64") == 1
+    assert "base64" not in render.panel_html(state, NOW) and "Figure" in render.panel_html(state, NOW)
+    assert render.record_text(state, NOW).count("Figure") == 1
+
+
+@pytest.mark.parametrize("how", ["frozen", "detached"])
+def test_what_no_longer_follows_does_not_move(how: str) -> None:
+    known = replace(training(), following=how)
+    assert "lk-any" in render.panel_html(replace(known, progress=None), NOW)
+    for state in (known, replace(known, progress=None), replace(known, progress=Progress(7, None, "x"))):
+        record = render.record_html(state, NOW).removeprefix(f"<style>{STYLE}</style>")
+        assert "lk-any" not in record and "animation" not in record
+        assert ("progressbar" in record) == (state is known), "a bar only where its length is known"
+
+
+def test_table_and_log_begin_at_the_same_height() -> None:
+    assert "align-items:start" in STYLE and "align-items:end" not in STYLE
+    html = render.panel_html(training(), NOW)
+    assert html.count('font-size:11px;opacity:.72">') == 2, "each has its caption"
 
 
 def test_a_live_panel_fits_its_budget() -> None:
@@ -281,13 +380,14 @@ def test_a_metric_keeps_a_bounded_history_of_all_that_came() -> None:
 @given(st.lists(st.floats(), max_size=50))
 def test_any_points_make_a_sparkline(points: list[float]) -> None:
     image = sparkline(points)
-    assert image == "" or (image.startswith('<img alt="" src="data:image/svg+xml,') and len(image) < 700)
+    assert image == "" or (image.startswith('<img alt="" width="64" height="15"') and len(image) < 750)
+    assert image == "" or ("width=%2764%27 height=%2715%27" in image)
     assert "nan" not in image and "inf" not in image
 
 
 def test_a_table_aligns_its_decimals() -> None:
     html = fields_table([[("n", 1), ("loss", 0.5), ("s", "x")], [("n", 2), ("loss", 0.12345), ("s", "y")]])
-    assert "<td>0.5000<" in html and "<td>0.1235<" in html and '<td class="lk-l">x' in html
+    assert "<td>0.5000<" in html and "<td>0.1235<" in html and f"<td{LEFT}>x" in html
     assert "+5 more keys" in fields_table([[(str(n), n) for n in range(15)]])
     assert "<td>0.001<" in fields_table([[("lr", 0.001), ("x", 1)]])
 
@@ -307,6 +407,21 @@ def test_a_group_counts_and_lists_failures_first() -> None:
     assert html.index("ID030") < html.index("ID031") < html.index("ID000")
     assert "30 succeeded" in group_text(state, NOW)
     assert len(group_record(state, NOW)) < 20_000
+
+
+def test_a_group_says_which_job_is_which() -> None:
+    rows = [row(0, "succeeded", finished_at=995.0), row(1, "running")]
+    named = GroupState("grid", rows, names={"ID000": "train(0.1)", "ID001": "train(<0.3>)"})
+    text = words(group_record(named, NOW))
+    assert "grid \u00b7 1 of 2 ended \u00b7 \u25cf running 1 \u00b7 \u25cf succeeded 1\n" in text
+    assert "\n\u25cf succeeded\ntrain(0.1)\nID000\n5.0 s\n" in text
+    assert "train(&lt;0.3&gt;)" in group_html(named, NOW)
+    assert "train(0.1)" in group_text(named, NOW)
+    assert "\njob\n" not in words(group_record(GroupState("grid", rows), NOW))
+    assert (
+        len(group_record(replace(named, rows=[row(n, "failed", error="E" * 500) for n in range(99)]), NOW))
+        < 20_000
+    )
 
 
 def test_a_queue_shows_counts_jobs_and_workers() -> None:
