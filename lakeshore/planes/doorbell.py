@@ -11,6 +11,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import select
 import stat
 import time
@@ -28,7 +29,13 @@ _POLL_WITHOUT_PIPES = 0.02
 _SWEEP_SECONDS = 30.0
 _ENDS_KEPT = 64
 _NEW = "new-"
+_SHAPE = re.compile(r"[0-9a-f]{8}\.[0-9]+\.[0-9]+")
+"""A bell's name: topic, process, number."""
 _fifos: weakref.WeakSet[FifoBell] = weakref.WeakSet()
+
+
+class _NotOurs(PermissionError):
+    """Somebody else has put something where the bells are."""
 
 
 class Bell(Protocol):
@@ -178,7 +185,8 @@ class FolderBelfry:
     Parameters
     ----------
     folder : Path
-        Made 0700 when missing.
+        Made 0700 when missing. One that is not this user's alone (somebody else's, a link, open to
+        others) is left alone: nothing is rung there, and waits are short sleeps.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -190,15 +198,22 @@ class FolderBelfry:
         self._stamp = (-1, 0)
         self._ends: dict[str, int] = {}
         self._sweep_at = 0.0
-        self._make_folder()
+        with contextlib.suppress(_NotOurs):
+            self._make_folder()
 
     def _make_folder(self) -> None:
-        if not self._folder.is_dir():
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            self._folder.chmod(0o700)
+        try:
+            self._folder.mkdir(mode=0o700)
+        except FileExistsError:
+            pass
+        else:
+            if self._folder.lstat().st_mode & 0o700 != 0o700:  # a umask took our own rights
+                self._folder.chmod(0o700)
+        if not is_own_folder(self._folder):
+            raise _NotOurs(errno.EPERM, "not a folder of this user alone", self._name)
 
     def hang(self, topic: str) -> Bell:
-        """Hang up a bell for `topic`; where no FIFO can be made (a full disk) one that only sleeps."""
+        """Hang up a bell for `topic`; where none can be (a full disk, a foreign folder) one that sleeps."""
         try:
             self._make_folder()
             self._sweep()
@@ -215,7 +230,7 @@ class FolderBelfry:
         try:
             os.mkfifo(new, 0o600)
             # Opened for both, so that a writer's going away is never an end of file here.
-            bell = FifoBell(shown, os.open(new, os.O_RDWR | os.O_NONBLOCK))
+            bell = FifoBell(shown, os.open(new, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW))
             os.rename(new, shown)  # noqa: PTH104 - as above
         except BaseException:
             try:  # noqa: SIM105 - as above
@@ -234,14 +249,15 @@ class FolderBelfry:
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):  # taken down meanwhile
                 young = time.time() - path.lstat().st_ctime < _SWEEP_SECONDS
-                if not (path.name.startswith(_NEW) and young):
+                new = path.name.startswith(_NEW)
+                if _SHAPE.fullmatch(path.name.removeprefix(_NEW)) and not (new and young):
                     self._remove_if_dead(path)
 
     def _remove_if_dead(self, path: Path) -> None:
         if not stat.S_ISFIFO(path.lstat().st_mode):
             return
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            os.close(open_bell(path))
         except OSError as error:
             if error.errno != errno.ENXIO:  # ENXIO: no process has it open
                 raise
@@ -266,7 +282,11 @@ class FolderBelfry:
         listed: dict[str, list[str]] = {}
         with self._lock:
             now = time.time_ns()
-            names = os.listdir(self._name)  # noqa: PTH208 - as above
+            if not is_own_folder(self._folder):
+                self._close_ends()
+                self._listed, self._stamp = {}, (-1, 0)
+                return
+            names = [name for name in os.listdir(self._name) if _SHAPE.fullmatch(name)]  # noqa: PTH208 - as above
             for name in names:
                 listed.setdefault(name.partition(".")[0], []).append(name)
             for gone in self._ends.keys() - set(names):
@@ -279,7 +299,7 @@ class FolderBelfry:
             try:
                 fd = self._ends.get(name)
                 if fd is None:
-                    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                    fd = open_bell(path)
                     self._keep(name, fd)
                 os.write(fd, b"!")
             except BlockingIOError:
@@ -339,6 +359,28 @@ def belfry(folder: Path | None) -> Belfry:
     if folder is None:
         return MemoryBelfry()
     return FolderBelfry(folder) if hasattr(os, "mkfifo") else SleepBelfry()
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Whether `folder` is a directory, not a link to one, that this user alone may look into."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def open_bell(path: Path) -> int:
+    """Open a bell for ringing, and nothing that is not this user's FIFO.
+
+    Raises
+    ------
+    OSError
+        ENXIO when nobody waits on it; EPERM or ELOOP when it is no bell.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
+    found = os.fstat(fd)
+    if not stat.S_ISFIFO(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(fd)
+        raise _NotOurs(errno.EPERM, "not a pipe of this user", str(path))
+    return fd
 
 
 def forget_in_child() -> None:

@@ -32,7 +32,14 @@ from lakeshore.planes.sqlite_connection import (
     unavailable,
     way_out,
 )
-from lakeshore.planes.sqlite_files import boot_id, is_own, make_private, refuse_network
+from lakeshore.planes.sqlite_files import (
+    bells_of,
+    boot_id,
+    is_own,
+    make_private,
+    refuse_foreign,
+    refuse_network,
+)
 from lakeshore.planes.store import Store
 
 APPLICATION_ID = 0x6C6B7368
@@ -206,10 +213,10 @@ class Dispatch(Store):
         try:
             if durable and self._durable:
                 if self._rows is None:
-                    self._rows = Connection(self._path, self._sql, "FULL")
+                    self._rows = self._connect("FULL")
                 return self._rows
             if self._frames is None:
-                self._frames = Connection(self._path, self._sql, "NORMAL")
+                self._frames = self._connect("NORMAL")
             return self._frames
         except apsw.Error as error:
             raise unavailable(self._path, error) from error
@@ -229,7 +236,7 @@ class Dispatch(Store):
                     self._check_usable()
                     try:
                         if reader.tx is None:
-                            reader.tx = Connection(self._path, self._sql)
+                            reader.tx = self._connect("NORMAL")
                         answer = work(reader.tx)
                     except (apsw.Error, UnicodeDecodeError) as error:
                         raise unavailable(self._path, error) from error
@@ -238,6 +245,19 @@ class Dispatch(Store):
                     return answer
             with self._turn.lock:
                 pass  # a fork is under way, and holds every turn until it is over
+
+    def _connect(self, synchronous: str) -> Connection:
+        """Open a connection to the file; what SQLite reads beside it is ours before and after."""
+        assert self._path is not None
+        refuse_foreign(self._path)
+        tx = Connection(self._path, self._sql, synchronous)
+        try:
+            tx.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # this opens -wal and -shm
+            refuse_foreign(self._path)
+        except BaseException:
+            tx.close(checkpoint=False)
+            raise
+        return tx
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -254,7 +274,7 @@ class Dispatch(Store):
                 raise PlaneUnavailable(
                     f"open: the directory {str(path.parent)!r} does not exist. Make it, or name another file."
                 )
-            if path.exists() and not path.is_file():
+            if (path.exists() or path.is_symlink()) and not path.is_file():
                 raise PlaneUnavailable(f"open: {str(path)!r} is not a file. Name the plane's file.")
             if not settings.read().allow_network_fs:
                 refuse_network(path.parent)
@@ -262,7 +282,7 @@ class Dispatch(Store):
             with self._turn.lock:
                 sqlite_fork.watch(self)
                 make_private(path)
-                self._bells = doorbell.belfry(path.with_name(f"{path.name}-bells"))
+                self._bells = doorbell.belfry(bells_of(path))
                 try:
                     self._turn.take()
                     self._retry(self._set_up)
@@ -281,7 +301,7 @@ class Dispatch(Store):
     def _set_up(self) -> None:
         """Adopt the file: ours already, or empty and now made ours; anything else is refused untouched."""
         if self._frames is None:
-            self._frames = Connection(self._path, self._sql, "NORMAL")
+            self._frames = self._connect("NORMAL")
         raw = self._frames.raw
         if not self._is_ours(raw):
             raw.pragma("page_size", PAGE_BYTES)
@@ -289,6 +309,8 @@ class Dispatch(Store):
             raise PlaneUnavailable(f"open: {str(self._path)!r} cannot use a WAL. Use a local directory.")
         raw.execute("BEGIN IMMEDIATE")
         try:
+            assert self._path is not None
+            refuse_foreign(self._path)  # a file that was no WAL before has its -wal and -shm only now
             self._create(raw)
             raw.execute(self._sql["claim_other_boots"], {"boot": self._boot})
             raw.execute("COMMIT")

@@ -15,6 +15,9 @@ _NETWORK = frozenset(
     | {"ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "smb2", "smb3", "smbfs", "webdav"}
 )
 _LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs"})
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_READ_BY_SQLITE = ("-wal", "-shm", "-journal")
+"""What SQLite takes for a part of the database, whoever made it."""
 
 
 def make_private(path: Path) -> None:
@@ -23,8 +26,16 @@ def make_private(path: Path) -> None:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     except FileExistsError:
         return
-    os.close(fd)
-    path.chmod(0o600)
+    try:
+        if hasattr(os, "fchmod"):
+            os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
+
+
+def bells_of(path: Path) -> Path:
+    """Return the folder of a file's bells; one, by whatever link the file is named."""
+    return Path(f"{path.resolve()}-bells")
 
 
 def make_home(home: Path) -> None:
@@ -93,20 +104,78 @@ def _darwin_file_system(path: Path) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Whether `path` and its directory are this user's and nobody else may write to them, as ssh asks.
+    """Whether a database is this user's and nobody else may write to it, as ssh asks.
 
-    A sticky directory (such as /tmp) and one that root owns are fine.
+    That is the file, what SQLite reads beside it, and the directory. A sticky directory (such as /tmp)
+    and one that root owns are fine; so is a link of this user's to such a file.
     """
     if not hasattr(os, "geteuid"):
         return True
     try:
-        file, folder = path.stat(), path.resolve().parent.stat()
+        real = path.resolve()
+        return (
+            path.lstat().st_uid in (0, os.geteuid())
+            and _is_private(real.lstat())
+            and not any(_fault(Path(f"{real}{suffix}")) for suffix in _READ_BY_SQLITE)
+            and _is_own_folder(path.parent)
+            and _is_own_folder(real.parent)
+        )
     except OSError:
         return False
-    others = stat.S_IWGRP | stat.S_IWOTH
-    own_file = file.st_uid == os.geteuid() and not file.st_mode & others
-    own_folder = folder.st_uid in (0, os.geteuid())
-    return own_file and own_folder and (not folder.st_mode & others or bool(folder.st_mode & stat.S_ISVTX))
+
+
+def _is_private(file: os.stat_result) -> bool:
+    return file.st_uid == os.geteuid() and stat.S_ISREG(file.st_mode) and not file.st_mode & _OTHERS_WRITE
+
+
+def _is_own_folder(folder: Path) -> bool:
+    found = folder.stat()
+    shared = found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
+    return found.st_uid in (0, os.geteuid()) and not shared
+
+
+def _fault(path: Path) -> str:
+    """Say why a file that SQLite would take for a part of a private database is none; ``""`` if it may."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISREG(found.st_mode):
+        return "is not a plain file"
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to another user (uid {found.st_uid})"
+    if found.st_nlink > 1:
+        return "has a second name"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"may be written to by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse a private database beside which somebody else has put what SQLite would read into it.
+
+    A file that others may write to anyway is no such case: it is not trusted, see `is_own`.
+
+    Raises
+    ------
+    PlaneUnavailable
+        Naming the file, and the ways out.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    real = path.resolve()
+    for suffix in _READ_BY_SQLITE:
+        beside = Path(f"{real}{suffix}")
+        try:
+            fault = _fault(beside) if _is_private(real.lstat()) else ""
+        except OSError:  # it is gone or out of reach, and SQLite will say so
+            return
+        if fault:
+            raise PlaneUnavailable(
+                f"open: {str(beside)!r} {fault}, so whoever made it could put jobs into this plane. Name a "
+                "file in a directory of your own, or, if you trust what it holds, make it yours (chown, "
+                "chmod 600); else remove it."
+            )
 
 
 def boot_id() -> str:

@@ -16,9 +16,10 @@ from typing import Final
 import apsw
 
 from lakeshore.errors import PlaneUnavailable
+from lakeshore.planes.doorbell import is_own_folder, open_bell
 from lakeshore.planes.health import Finding
 from lakeshore.planes.sqlite_connection import WAL_LIMIT_BYTES, refuse_old_sqlite
-from lakeshore.planes.sqlite_files import file_system, refuse_network
+from lakeshore.planes.sqlite_files import bells_of, file_system, refuse_network
 
 LARGE_BYTES: Final = 1024**3
 FREE_BYTES: Final = 256 * 1024**2
@@ -47,7 +48,7 @@ def file_checks(path: Path) -> Iterator[Finding]:
     yield _permissions(path)
     yield _size(path)
     yield _wal(path)
-    yield _bells(path.with_name(f"{path.name}-bells"))
+    yield _bells(bells_of(path))
 
 
 def _file_system(path: Path) -> Finding:
@@ -115,6 +116,9 @@ def _bells(folder: Path) -> Finding:
     """Whether killed processes left wake-up pipes behind, which each writer then looks at."""
     stale = total = 0
     try:
+        if not is_own_folder(folder):
+            found = f"{folder} is not a folder of yours alone, so it is not used; waits look again and again"
+            return Finding("bells", "fault", found, f"remove it: rm -r {folder}")
         bells = list(folder.iterdir())
     except FileNotFoundError:
         bells = []
@@ -126,7 +130,7 @@ def _bells(folder: Path) -> Finding:
             if not stat.S_ISFIFO(bell.lstat().st_mode):
                 continue
             total += 1
-            os.close(os.open(bell, os.O_WRONLY | os.O_NONBLOCK))
+            os.close(open_bell(bell))
         except OSError as error:
             stale += error.errno == errno.ENXIO  # no process has it open; other errors: gone meanwhile
     if stale:

@@ -8,8 +8,10 @@ process, are not inherited by fork, and vanish with it.
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
+import stat
 import threading
 import time
 import weakref
@@ -25,6 +27,7 @@ except ImportError:  # Windows: threads are ordered, processes are left to SQLit
 
 PATIENCE = 1.0
 """How long a writer waits for its turn, seconds; then it goes on without (the holder may be stopped)."""
+_SIDE = "-writers"
 _TURNSTILE, _WRITER = 0, 1
 _AT_WRITER, _AT_TURNSTILE = 0.00005, 0.0005
 _YIELD = 0.00005
@@ -76,9 +79,8 @@ class Turn:
             return
         if self._fd < 0:
             try:
-                make_private(self._side)
-                fd = os.open(self._side, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-            except OSError:  # a full or read-only disk: go on unordered, SQLite says what is wrong
+                fd = _open_side(self._side)
+            except OSError:  # a full or read-only disk, or not ours: go on unordered, the locks only order
                 return
             self.leave = functools.partial(fcntl.lockf, fd, fcntl.LOCK_UN, 2, _TURNSTILE)
             self._fd = fd
@@ -133,6 +135,19 @@ class Turn:
         self.waiting.clear()
 
 
+def _open_side(side: Path) -> int:
+    make_private(side)
+    fd = os.open(side, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found, database = os.fstat(fd), Path(str(side).removesuffix(_SIDE)).stat()
+        if stat.S_ISREG(found.st_mode) and found.st_uid in (os.geteuid(), database.st_uid):
+            return fd
+        raise PermissionError(errno.EPERM, "not a plain file of the database's owner", str(side))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
 _turns: weakref.WeakValueDictionary[str, Turn] = weakref.WeakValueDictionary()
 _turns_lock = threading.Lock()
 
@@ -145,7 +160,7 @@ def turn_for(path: Path | None) -> Turn:
     with _turns_lock:
         turn = _turns.get(real)
         if turn is None:
-            turn = _turns[real] = Turn(Path(f"{real}-writers"))
+            turn = _turns[real] = Turn(Path(f"{real}{_SIDE}"))
         return turn
 
 

@@ -13,6 +13,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,110 @@ def test_another_users_file_is_not_trusted(tmp_path: Path) -> None:
         os.chown(path, 0, 0)
         os.chown(tmp_path, NOBODY, NOBODY)
         assert not plane.trusted
+
+
+# -- who else was there first: a plane in a directory such as /tmp -------------------
+
+
+@pytest.fixture
+def sticky(tmp_path: Path) -> Path:
+    """Return the path of a plane in a directory that everybody may put files into."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder / "p.sqlite"
+
+
+def plant(path: Path, how: str) -> None:
+    """Put at `path` what a stranger may have put there."""
+    if how == "link":
+        (path.parent.parent / "target").write_bytes(b"")
+        path.symlink_to(path.parent.parent / "target")
+        return
+    path.touch()
+    if how == "second name":
+        (path.parent.parent / f"other{path.name}").hardlink_to(path)
+    elif how == "mode":
+        path.chmod(0o666)
+    else:
+        os.chown(path, NOBODY, NOBODY)
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("how", ["link", "second name", "mode", pytest.param("owner", marks=as_root)])
+@pytest.mark.parametrize("when", ["before the first open", "before a later one"])
+def test_what_sqlite_would_read_of_a_strangers_is_refused(
+    sticky: Path, suffix: str, how: str, when: str
+) -> None:
+    if when == "before a later one":
+        Dispatch(sticky).close()
+    plant(Path(f"{sticky}{suffix}"), how)
+    with pytest.raises(PlaneUnavailable, match=rf"p\.sqlite{suffix}'.*directory of your own"):
+        Dispatch(sticky)
+    Path(f"{sticky}{suffix}").unlink()
+    with Dispatch(sticky) as plane:
+        assert plane.trusted
+        plane.submit("gpu", b"e", id="a")
+
+
+@as_root
+def test_a_strangers_file_that_comes_while_a_plane_opens_is_refused(
+    sticky: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Raced(sqlite.Connection):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            plant(Path(f"{sticky}-wal"), "owner")
+
+    Dispatch(sticky).close()
+    monkeypatch.setattr(sqlite, "Connection", Raced)
+    with pytest.raises(PlaneUnavailable, match=r"p\.sqlite-wal' belongs to another user"):
+        Dispatch(sticky)
+
+
+@as_root
+def test_a_plane_stops_being_trusted_when_its_wal_is_a_strangers(sticky: Path) -> None:
+    with Dispatch(sticky) as plane:
+        assert plane.trusted
+        os.chown(f"{sticky}-wal", NOBODY, NOBODY)
+        assert not plane.trusted
+
+
+@pytest.mark.parametrize("how", ["link", pytest.param("owner", marks=as_root)])
+def test_a_strangers_side_file_orders_nobody(sticky: Path, how: str) -> None:
+    side = Path(f"{sticky}-writers")
+    plant(side, how)
+    with Dispatch(sticky) as plane:
+        plane.submit("gpu", b"e", id="a")
+        assert plane._turn._fd == -1
+        assert plane.trusted, "the side file holds nothing"
+    assert side.lstat().st_size == 0 or side.is_symlink()
+
+
+def test_a_database_may_be_a_link_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "real").mkdir()
+    link, real = tmp_path / "links" / "p.sqlite", tmp_path / "real" / "r.sqlite"
+    Dispatch(real).close()
+    link.symlink_to(real)
+    with Dispatch(link) as plane, Dispatch(real) as same:
+        assert plane.trusted
+        plane.submit("gpu", b"e", id="a")
+        assert same.count("gpu") == 1
+        assert sorted(path.name for path in link.parent.iterdir()) == ["p.sqlite"], (
+            "its parts lie beside the file"
+        )
+        for folder in (link.parent, real.parent):
+            folder.chmod(0o777)
+            assert not plane.trusted, folder
+            folder.chmod(0o700)
+        if os.geteuid() == 0:
+            os.lchown(link, NOBODY, NOBODY)
+            assert not plane.trusted, "a stranger says where the file is"
+    real.unlink()
+    with pytest.raises(PlaneUnavailable, match="is not a file"):
+        Dispatch(link)
+    assert not real.exists()
 
 
 # -- what is refused --------------------------------------------------------------

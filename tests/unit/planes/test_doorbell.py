@@ -103,11 +103,13 @@ def test_a_dead_waiters_bell_is_removed_by_who_rings_it(tmp_path: Path) -> None:
 
 def test_a_sweep_spares_bells_that_are_just_being_hung(tmp_path: Path) -> None:
     belfry = FolderBelfry(tmp_path / "bells")
-    for name in ("new-aa.1.1", "bb.1.1"):
+    for name in ("new-aaaaaaaa.1.1", "bbbbbbbb.1.1", "other.pipe"):
         os.mkfifo(tmp_path / "bells" / name)
     (tmp_path / "bells" / "note").write_text("a file of somebody's")
     belfry.hang("topic").close()
-    assert sorted(path.name for path in (tmp_path / "bells").iterdir()) == ["new-aa.1.1", "note"]
+    assert sorted(path.name for path in (tmp_path / "bells").iterdir()) == [
+        *("new-aaaaaaaa.1.1", "note", "other.pipe")
+    ]
 
 
 def test_a_folder_that_is_gone_is_made_again_and_one_that_cannot_be_is_done_without(tmp_path: Path) -> None:
@@ -124,3 +126,73 @@ def test_a_folder_that_is_gone_is_made_again_and_one_that_cannot_be_is_done_with
     assert isinstance(bell, SleepBell)
     belfry.ring(["topic"])
     assert waited(bell, 60.0) < 1.0
+
+
+def test_only_own_pipes_of_a_bells_name_are_rung(tmp_path: Path) -> None:
+    belfry, target = FolderBelfry(tmp_path / "bells"), tmp_path / "target"
+    target.write_bytes(b"mine")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    heard = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    of_topic = doorbell._digest("topic")
+    (tmp_path / "bells" / f"{of_topic}.1.1").symlink_to(target)
+    (tmp_path / "bells" / f"{of_topic}.1.2").symlink_to(pipe)
+    (tmp_path / "bells" / f"{of_topic}.1.3").hardlink_to(target)
+    (tmp_path / "bells" / f"{of_topic}.1.4").mkdir()
+    (tmp_path / "bells" / of_topic).hardlink_to(pipe)
+    (tmp_path / "bells" / f"{of_topic}.x").hardlink_to(pipe)
+    bell = belfry.hang("topic")
+    belfry.ring(["topic"])
+    assert waited(bell, 5.0) < 1.0, "the bell among them rings"
+    assert target.read_bytes() == b"mine"
+    with pytest.raises(BlockingIOError):
+        os.read(heard, 1)
+    bell.close()
+    belfry.close()
+    os.close(heard)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+def test_a_strangers_pipe_is_not_rung(tmp_path: Path) -> None:
+    belfry = FolderBelfry(tmp_path / "bells")
+    pipe = tmp_path / "bells" / f"{doorbell._digest('topic')}.1.1"
+    os.mkfifo(pipe)
+    os.chown(pipe, 65534, 65534)
+    heard = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    belfry.ring(["topic"])
+    with pytest.raises(BlockingIOError):
+        os.read(heard, 1)
+    os.close(heard)
+
+
+@pytest.mark.parametrize("how", ["link", "open to others", "a stranger's"])
+@pytest.mark.parametrize("when", ["before", "later"])
+def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path, how: str, when: str) -> None:
+    if how == "a stranger's" and os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    bells, other = tmp_path / "bells", tmp_path / "other"
+    belfry = None if when == "before" else FolderBelfry(bells)
+    if belfry is not None:
+        belfry.hang("topic").close()
+        belfry.ring(["topic"])
+        bells.rmdir()
+    other.mkdir(mode=0o700)
+    pipe = other / f"{doorbell._digest('topic')}.1.1"
+    os.mkfifo(pipe)
+    heard = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    if how == "link":
+        bells.symlink_to(other)
+    else:
+        other.rename(bells)
+        other = bells
+        bells.chmod(0o755 if how == "open to others" else 0o700)
+        os.chown(bells, *((65534, 65534) if how == "a stranger's" else (-1, -1)))
+    belfry = belfry or FolderBelfry(bells)
+    bell = belfry.hang("topic")
+    assert isinstance(bell, SleepBell)
+    assert waited(bell, 60.0) < 1.0, "waits go on, by looking again"
+    belfry.ring(["topic"])
+    with pytest.raises(BlockingIOError):
+        os.read(heard, 1)
+    assert [path.name for path in other.iterdir()] == [pipe.name]
+    os.close(heard)

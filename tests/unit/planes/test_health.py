@@ -175,3 +175,9 @@ def test_bells_of_another(plane, home):
     os.chmod(home / "dispatch.sqlite-bells", 0)
     fault(found(plane)["bells"], "cannot be read")
     os.chmod(home / "dispatch.sqlite-bells", 0o700)
+
+
+def test_bells_open_to_others(plane, home):
+    (home / "dispatch.sqlite-bells").chmod(0o755)
+    fault(found(plane)["bells"], "not a folder of yours alone", "rm -r")
+    (home / "dispatch.sqlite-bells").chmod(0o700)
