@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any, cast
 
@@ -309,6 +309,11 @@ class RunContext:
         }
         for full, (key, path) in self._written.items():
             if given.isdisjoint((posixpath.normpath(key), posixpath.relpath(full, self._base or "."))):
+                if str(path) in given or str(path) in _paths(result):
+                    raise KeyContractError(
+                        f"key {key!r} was written, and you returned the path that run.write gave; "
+                        f"return the key {key!r}. `run.read(key)` gives the path wherever it is needed."
+                    )
                 raise KeyContractError(
                     f"key {key!r} was written but not returned. Return every key given to run.write "
                     "(a str, or a list, tuple or dict of them), or yield it."
@@ -333,6 +338,15 @@ def strings(value: object, depth: int = 8) -> Iterator[str]:
     elif depth and isinstance(value, dict):
         for item in value.values():
             yield from strings(item, depth - 1)
+
+
+def _paths(value: object, depth: int = 8) -> Iterator[str]:
+    """Yield the `Path` objects of a result, as text, from where `strings` would look for keys."""
+    if isinstance(value, PurePath):
+        yield str(value)
+    elif depth and isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value[:_LONG_ROW]:
+            yield from _paths(item, depth - 1)
 
 
 def _mirror(manifest: Any, at: Callable[[str], Any]) -> Any:
