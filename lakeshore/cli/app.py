@@ -11,6 +11,7 @@ import typer
 from lakeshore.cli import JOB_FAILED, UNREACHABLE, USAGE, care, jobs
 from lakeshore.cli.conform import conformance
 from lakeshore.cli.demo import demo
+from lakeshore.cli.terminal import json_text, shown
 from lakeshore.cli.worker import worker_app
 from lakeshore.errors import (
     DispatchError,
@@ -89,9 +90,9 @@ def _code(error: Exception) -> int:
 def _say(message: str, code: int, kind: str, *, json: bool) -> int:
     if json and message:
         told = {"error": {"code": kind, "message": message}}
-        print(jsonlib.dumps(told, ensure_ascii=False), file=sys.stderr)  # noqa: T201 - as below
+        print(json_text(jsonlib.dumps(told, ensure_ascii=False)), file=sys.stderr)  # noqa: T201 - as below
     elif message:
-        print(f"lakeshore: {message}", file=sys.stderr)  # noqa: T201 - the command line's own voice
+        print(f"lakeshore: {shown(message)}", file=sys.stderr)  # noqa: T201 - the command line's own voice
     return code
 
 

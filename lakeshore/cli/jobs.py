@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -128,15 +129,29 @@ def _progress_of(plane: Plane, id: str) -> Callable[[], tuple[float, float | Non
             for seq, frame in plane.journal_read(journal, since=cursor, timeout=0):
                 cursor = seq
                 event = Assembler().feed(frame)
-                if event is not None and event.kind == "value":
+                if event is not None and event.kind == "value" and isinstance(event.value, dict):
                     newest.update(event.value)
         except WaitTimeout:  # these were all
             pass
         if not newest:
             return 0.0, None, (plane.get(id) or {}).get("state")
-        return float(newest["done"]), newest["total"], newest["note"]
+        note = newest.get("note")
+        return (
+            _finite(newest.get("done")) or 0.0,
+            _finite(newest.get("total")),
+            note if isinstance(note, str) else None,
+        )
 
     return look
+
+
+def _finite(value: Any) -> float | None:
+    """Return a number that a bar can show; a job may have told any."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 @on_plane
@@ -153,16 +168,28 @@ def stream(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, j
 def logs(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, json: Json = False) -> None:
     """Print what a job prints, as it comes."""
     from lakeshore.cli import tables
+    from lakeshore.cli.terminal import RESET, log_text, shown
     from lakeshore.queues.stream import Stream
 
     id = _find(plane, ref)
-    for item in Stream(plane, id, since=since, timeout=seconds(timeout), journal=f"{id}.log", raises=False):
-        if json:
-            tables.line(item, json=True)
-        elif "text" in item:
-            typer.echo(item["text"], nl=False, err=item["stream"] == "stderr")
-        else:
-            typer.echo(tables.display_text(item["display"]))
+    coloured: set[bool] = set()
+    try:
+        for item in Stream(
+            plane, id, since=since, timeout=seconds(timeout), journal=f"{id}.log", raises=False
+        ):
+            if json:
+                tables.line(item, json=True)
+            elif "text" in item:
+                err = item["stream"] == "stderr"
+                text = log_text(item["text"], colours=(sys.stderr if err else sys.stdout).isatty())
+                if "\x1b" in text:
+                    coloured.add(err)
+                typer.echo(text, nl=False, err=err)
+            else:
+                typer.echo(shown(tables.display_text(item["display"])))
+    finally:
+        for err in coloured:
+            typer.echo(RESET, nl=False, err=err)
 
 
 @on_plane

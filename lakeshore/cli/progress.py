@@ -26,7 +26,8 @@ def bar(label: str, *, quiet: bool = False) -> Iterator[Show]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.text import Text
+
+    from lakeshore.cli.terminal import one_line
 
     console = Console(stderr=True, highlight=False, markup=False)
     note_column = TextColumn("{task.description}", markup=False)
@@ -36,7 +37,7 @@ def bar(label: str, *, quiet: bool = False) -> Iterator[Show]:
         task = progress.add_task(label, total=None)
 
         def show(done: float, total: float | None, note: str | None) -> None:
-            shown = Text(f"{label} {note}" if note else label)
-            progress.update(task, completed=done, total=total, description=shown.plain)
+            said = one_line(f"{label} {note}" if note else label)
+            progress.update(task, completed=done, total=total, description=said)
 
         yield show

@@ -1,4 +1,7 @@
-"""How answers look: tables for people, JSON for machines."""
+"""How answers look: tables for people, JSON for machines.
+
+What is for people has every control character of a job's text made visible; JSON is exact.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from lakeshore.cli.terminal import json_text, one_line, shown
 
 if TYPE_CHECKING:
     from lakeshore.conformance import Outcome
@@ -48,7 +53,7 @@ def row(fields: dict[str, Any], *, json: bool) -> None:
         if field is None or name in ("result", "traceback"):
             continue
         text = _clock(field) if name.endswith("_at") or name == "not_before" else str(field)
-        _print(f"{name:>16}  {text}")
+        _print(f"{name:>16}  {one_line(text)}")
     if fields.get("result") is not None:
         _print(f"{'result':>16}  {len(fields['result']):,} bytes; see: lakeshore result {fields['id']}")
     if fields.get("traceback"):
@@ -134,18 +139,24 @@ def outcomes(rows: list[Outcome], says: Mapping[str, str], *, json: bool) -> Non
 
 def value(item: Any, *, json: bool) -> None:
     """Print one value."""
-    _print(_json(item, indent=2) if json else item if isinstance(item, str) else _pretty(item))
+    if json:
+        return _print_json(item, indent=2)
+    _print(item if isinstance(item, str) else _pretty(item))
+    return None
 
 
 def line(item: Any, *, json: bool) -> None:
     """Print one value on one line, at once."""
-    _print(_json(item) if json else item if isinstance(item, str) else repr(item))
+    if json:
+        _print_json(item)
+    else:
+        _print(item if isinstance(item, str) else repr(item))
     sys.stdout.flush()
 
 
 def display_text(bundle: Mapping[str, Any]) -> str:
     """Return a display as text."""
-    rich = [mime for mime in bundle if mime != "text/plain"]
+    rich = [str(mime) for mime in bundle if mime != "text/plain"]
     return (
         f"{bundle.get('text/plain', '')} [{', '.join(rich)}]" if rich else str(bundle.get("text/plain", ""))
     )
@@ -156,14 +167,16 @@ def _line(*cells: tuple[str, str]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    text = Text("  ").join(
-        Text(cell.encode("utf-8", "backslashreplace").decode(), style) for cell, style in cells
-    )
+    text = Text("  ").join(Text(shown(cell), style) for cell, style in cells)
     Console(highlight=False, markup=False, soft_wrap=True).print(text)
 
 
 def _print(text: str) -> None:
-    print(text.encode("utf-8", "backslashreplace").decode())  # noqa: T201 - what a command line is for
+    print(shown(text))  # noqa: T201 - what a command line is for
+
+
+def _print_json(item: Any, indent: int | None = None) -> None:
+    print(json_text(_json(item, indent)))  # noqa: T201 - as above
 
 
 def _pretty(item: Any) -> str:
@@ -202,7 +215,7 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, empty: str)
     for number, column in enumerate(columns):
         table.add_column(column, no_wrap=number == 0, overflow="ellipsis" if number else "fold")
     for cells in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in cells))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in cells))
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
     if table.row_count:
         console.print(table)
