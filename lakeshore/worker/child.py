@@ -60,30 +60,63 @@ class SignalGuard(Guard):
             raise JobCancelled
 
 
-class Reports:
-    """Sends what a body gives to the parent."""
+class Line:
+    """The line to the parent: whole messages, and none from a process that this one forked."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
+        self._socket, self._home = sock, forks.here()
         self._lock = threading.Lock()
-        self.guard: Guard | None = None
+        os.register_at_fork(after_in_child=sock.close)
 
     def send(self, *message: Any) -> None:
-        """Send one message whole; a signal does not cut it."""
-        data = pipe.encode(list(message))
-        guard = self.guard
-        if guard is None or threading.current_thread() is not threading.main_thread():
-            self._send(data)
-        else:
-            with guard:
-                self._send(data)
+        """Send one message whole.
 
-    def _send(self, data: bytes) -> None:
+        Raises
+        ------
+        ClaimLost
+            When the parent is gone, or this is not the process that it started.
+        """
+        data = pipe.encode(list(message))
+        if forks.here() != self._home:
+            raise ClaimLost("this process was forked from the one that has the job; it reports nothing")
         with self._lock:
             try:
                 self._socket.sendall(data)
             except OSError as exc:
                 raise ClaimLost("the worker is gone; its child drops the result") from exc
+
+
+class Reports:
+    """Sends what one body gives to the parent, under the job's name, until the body has ended.
+
+    What the body leaves behind (a thread, a callback) keeps this object and no other, so nothing of it
+    can reach a later job.
+
+    Attributes
+    ----------
+    closed : bool
+        The body has ended; what is reported from now on is dropped.
+    """
+
+    def __init__(self, line: Line, claimed: Claimed, guard: Guard) -> None:
+        self._line, self._guard = line, guard
+        self._name = (claimed.id, claimed.fence)
+        self.closed = False
+
+    def send(self, kind: str, *fields: Any) -> None:
+        """Send one message; a signal does not cut it."""
+        if self.closed:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            self._line.send(kind, *self._name, *fields)
+        else:
+            with self._guard:
+                self._line.send(kind, *self._name, *fields)
+
+    def end(self, kind: str, *fields: Any) -> None:
+        """Send the outcome, and nothing more."""
+        self.closed = True
+        self._line.send(kind, *self._name, *fields)
 
     def values(self, frames: list[bytes]) -> None:
         """Send the frames of one yielded value."""
@@ -106,6 +139,14 @@ class Reports:
         getattr(sys, stream).write(text)
 
 
+class _Printed(io.TextIOWrapper):
+    """A stream of this process, without what the threads of an ended body print."""
+
+    def write(self, text: str, /) -> int:
+        body = output.sink()
+        return len(text) if isinstance(body, Reports) and body.closed else super().write(text)
+
+
 class _Stream:
     """stdout or stderr of this process, put right after a body that closed or replaced it."""
 
@@ -117,7 +158,7 @@ class _Stream:
     def renew(self) -> None:
         os.dup2(self._kept, self._descriptor)
         if self._mine is None or self._mine.closed or getattr(sys, self._name) is not self._mine:
-            self._mine = io.TextIOWrapper(
+            self._mine = _Printed(
                 open(self._descriptor, "wb", buffering=0, closefd=False),  # noqa: SIM115 - it stays open
                 encoding="utf-8",
                 errors="backslashreplace",
@@ -132,7 +173,7 @@ class Child:
 
     def __init__(self, sock: socket.socket, life: int) -> None:
         self._inbox = pipe.Inbox(sock)
-        self._reports = Reports(sock)
+        self._line, self._here = Line(sock), forks.here()
         self._life = life
         self._home = Path.cwd()
         self._guard: SignalGuard | None = None
@@ -157,37 +198,39 @@ class Child:
             for name, fn in registry.items()
         }
         self._rules = Rules(root=Path(root), registry=functions, **gates)
-        self._reports.send("ready")
+        forks.stay(self._here)  # a module may fork while it is imported
+        self._line.send("ready", "", 0)
 
     def _job(self, id: str, envelope: bytes, attempt: int, queue: str, fence: int) -> None:
         signal.signal(signal.SIGTERM, self._on_term)  # a body may have taken it
         for stream in self._streams:
             stream.renew()
         claimed = Claimed(id, envelope, attempt, queue, fence)
-        guard = self._guard = self._reports.guard = SignalGuard()
+        guard = self._guard = SignalGuard()
+        reports = Reports(self._line, claimed, guard)
         try:
             outcome = perform(
                 wire.Envelope.from_bytes(envelope),
                 claimed,
                 self._rules,
-                self._reports,
+                reports,
                 guard,
-                around=lambda body: output.captured(self._reports, body),
+                around=lambda body: output.captured(reports, body),
             )
         finally:
             guard.close()
-            self._guard = self._reports.guard = None
+            self._guard = None
         self._flush()
         with contextlib.suppress(OSError):  # a body may have removed it
             os.chdir(self._home)
         if isinstance(outcome, Done):
-            self._reports.send("done", outcome.result, outcome.frames)
+            reports.end("done", outcome.result, outcome.frames)
         elif isinstance(outcome, Failed):
-            self._reports.send(
+            reports.end(
                 "failed", outcome.type, outcome.message, outcome.traceback, outcome.refused, outcome.frames
             )
         else:
-            self._reports.send("stopped", outcome.traceback, outcome.frames)
+            reports.end("stopped", outcome.traceback, outcome.frames)
 
     def _on_term(self, signum: int, frame: FrameType | None) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from typing import Any, Final
@@ -35,6 +36,12 @@ class Inbox:
             return False
         self._buffer += data
         return bool(data)
+
+    def rest(self) -> None:
+        """Read what is there without waiting; the other end is gone, though a copy of it may be open."""
+        with contextlib.suppress(OSError):  # nothing is there
+            while data := self._socket.recv(_READ, socket.MSG_DONTWAIT):
+                self._buffer += data
 
     def take(self) -> list[list[Any]]:
         """Return the messages that are complete."""

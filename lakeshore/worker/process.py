@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import fcntl
 import json
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +44,8 @@ KILL_AFTER: Final = 5.0
 START_WAIT: Final = 60.0
 CLOSE_WAIT: Final = 2.0
 _TAIL: Final = 2000
+_READ: Final = 65536
+_INT: Final = struct.Struct("i")
 
 _START: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
@@ -122,39 +128,44 @@ class Child:
     def listen(self, printed: Callable[[str, str], None]) -> list[list[Any]] | None:
         """Wait at most a second for what the child says; None once it is gone and all is said."""
         reading = False
-        ready = self._poll.poll(1000)
-        for descriptor, _ in ready:
+        for descriptor, _ in self._poll.poll(1000):
             if descriptor == self._line:
                 reading = True
             else:
-                self._read(descriptor, printed)
-        open_line = self._inbox.receive() if reading else bool(ready) or self.alive()
+                self._read(descriptor, printed, _READ)
+        if reading:
+            open_line = self._inbox.receive()
+        else:  # what it started may print on, or hold the line open, when it is dead
+            open_line = self.alive()
+            if not open_line:
+                self._inbox.rest()
         messages = self._inbox.take()
         if messages or open_line:
             return messages
         self.drain(printed)
         return None
 
-    def _read(self, descriptor: int, printed: Callable[[str, str], None]) -> bool:
+    def _read(self, descriptor: int, printed: Callable[[str, str], None], limit: int) -> int:
         name = self._outputs[descriptor]
         try:
-            data = os.read(descriptor, 65536)
+            data = os.read(descriptor, limit)
         except BlockingIOError:
-            return False
+            return 0
         if not data:
             self._poll.unregister(descriptor)
             del self._outputs[descriptor]
-            return False
+            return 0
         text = self._decoders[name].decode(data)
         if text:
             printed(name, text)
-        return True
+        return len(data)
 
     def drain(self, printed: Callable[[str, str], None]) -> None:
-        """Hand over all that is printed by now."""
+        """Hand over what is printed by now, and no more: what a body left running may print without end."""
         for descriptor in tuple(self._outputs):
-            while self._read(descriptor, printed):
-                pass
+            (waiting,) = _INT.unpack(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(_INT.size)))
+            while waiting > 0 and (read := self._read(descriptor, printed, min(waiting, _READ))):
+                waiting -= read
 
     def alive(self) -> bool:
         """Whether the process runs."""
@@ -202,16 +213,26 @@ class ChildDoor:
     def __init__(self, child: Child, hurry: Callable[[], bool]) -> None:
         self._child, self._hurry = child, hurry
         self._asked_at = 0.0
+        self._lock = threading.Lock()
+        self._open = True
         self.reason: Reason | None = None
 
     def stop(self, reason: Reason) -> None:
-        """Ask the body to stop; from the second time on, by force."""
+        """Ask the body to stop; from the second time on, by force. Nothing once the door is shut."""
         now = time.monotonic()
-        if self.reason is None:
-            self.reason, self._asked_at = reason, now
-            self._child.terminate()
-        if self._hurry() or now >= self._asked_at + KILL_AFTER:
-            self._child.kill()
+        with self._lock:
+            if not self._open:
+                return
+            if self.reason is None:
+                self.reason, self._asked_at = reason, now
+                self._child.terminate()
+            if self._hurry() or now >= self._asked_at + KILL_AFTER:
+                self._child.kill()
+
+    def close(self) -> None:
+        """Shut the door: the body has ended, and no signal meant for it may reach the next."""
+        with self._lock:
+            self._open = False
 
 
 class _NoBody:
@@ -250,12 +271,13 @@ class ChildRunner:
             log=worker.chosen.log and options.log,
             tee=worker.tee,
         )
-        conversation = _Conversation(child, door, journals)
+        conversation = _Conversation(child, door, journals, claimed)
         slot.watch(job)
         keep = False
         try:
             child.send("job", claimed.id, claimed.envelope, claimed.attempt, claimed.queue, claimed.fence)
             outcome = conversation.follow()
+            door.close()
             keep = door.reason is None and child.alive()
             journals.close()
             return outcome
@@ -312,8 +334,9 @@ class ChildRunner:
 class _Conversation:
     """One job in a child, from its start to the outcome that the child, or its death, tells."""
 
-    def __init__(self, child: Child, door: ChildDoor, journals: Journals) -> None:
+    def __init__(self, child: Child, door: ChildDoor, journals: Journals, claimed: Claimed) -> None:
         self._child, self._door, self._journals = child, door, journals
+        self._name = [claimed.id, claimed.fence]
         self._tail = ""
         self._frames = 0
 
@@ -333,9 +356,16 @@ class _Conversation:
             if messages is None:
                 outcome = self._died()
                 break
+            for kind, id, fence, *fields in messages:
+                if [id, fence] != self._name:  # of an earlier job's thread
+                    continue
+                try:
+                    outcome = self._message(kind, *fields)
+                except ClaimLost as exc:
+                    lost = exc
+                if outcome is not None:  # the last word on this job
+                    break
             try:
-                for message in messages:
-                    outcome = self._message(*message)
                 if outcome is not None:
                     child.drain(self._print)
                 if lost is None:
@@ -352,19 +382,25 @@ class _Conversation:
         journals = self._journals
         if kind == "values":
             self._frames += len(fields[0])
-            if self._door.reason is None:
-                journals.hold(fields[0])
+            journals.hold(fields[0])
         elif kind == "progress":
             journals.progress(*fields)
         elif kind == "display":
             journals.display(wire.unpack(fields[0]))
         elif kind == "done":
-            return Done(*fields)
+            return self._unless_stopped(Done(*fields))
         elif kind == "failed":
-            return Failed(*fields)
+            return self._unless_stopped(Failed(*fields))
         elif kind == "stopped":
             return Stopped(self._door.reason or "lost", *fields)
         return None
+
+    def _unless_stopped(self, outcome: Done | Failed) -> Outcome:
+        # as inline: a body that was to stop has no result, whatever it made of that
+        reason = self._door.reason
+        if reason is None or (isinstance(outcome, Failed) and outcome.refused):
+            return outcome
+        return Stopped(reason, outcome.traceback if isinstance(outcome, Failed) else None, outcome.frames)
 
     def _print(self, name: str, text: str) -> None:
         self._tail = (self._tail + text)[-_TAIL:]
