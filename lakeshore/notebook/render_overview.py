@@ -31,7 +31,7 @@ class GroupState:
     notes : list of str
         What the reader should know now.
     names : dict of str to str
-        What each job is, by id, such as ``"train(lr=0.1)"``; one that is not known is left out.
+        What each job is, by id, such as ``"train(lr=0.1)"``; ``""`` where that is not known.
     """
 
     name: str | None = None
@@ -66,7 +66,7 @@ def group_text(state: GroupState, now: float) -> str:
     """Return a group as plain text: counts, then a line a job."""
     name = clip(state.name, 80) if state.name else "group"
     lines = [f"{name} · {counts_text(_counts(state.rows))}", *state.notes]
-    shown = _pick(state.rows)
+    shown = pick(state.rows)
     lines += [_line(row, state.names, now) for row in shown]
     if len(shown) < len(state.rows):
         lines.append(f"  and {len(state.rows) - len(shown)} more")
@@ -121,7 +121,7 @@ def _group(state: GroupState, now: float) -> str:
     share = 100 * done / total if total else 0
     inner = f'<i style="width:{share:.1f}%"></i>'
     bar = f'<div class="lk-bar" role="progressbar" aria-valuenow="{share:.0f}">{inner}</div>'
-    shown = _pick(state.rows)
+    shown = pick(state.rows)
     more = caption_html(f"and {total - len(shown)} more") if len(shown) < total else ""
     return (
         f'<div class="lk-head">{" · ".join(parts)}</div>'
@@ -143,15 +143,15 @@ def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     return {state: counted[state] for state in State}
 
 
-def _pick(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The rows to show of many, failures and running ones first; all of few, in their own order."""
+def pick(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Return the rows to show of many, failures and running ones first; all of few, in their own order."""
     if len(rows) <= LINES_SHOWN:
         return rows
     return sorted(rows, key=lambda row: _URGENCY.index(row["state"]))[:LINES_SHOWN]
 
 
 def _table(rows: Sequence[dict[str, Any]], names: dict[str, str], now: float) -> str:
-    named = any(row["id"] in names for row in rows)
+    named = any(names.get(row["id"]) for row in rows)
     columns = ["state", *(["job"] if named else []), "id", "time", ""]
     head = "".join(f"<th{'' if name == 'time' else LEFT}>{name}" for name in columns)
     lines = "".join(

@@ -18,6 +18,7 @@ from lakeshore import wire
 from lakeshore.errors import LakeshoreError, UnknownInvocation, WaitTimeout, WireError
 from lakeshore.notebook import render
 from lakeshore.notebook.render import Metric, PanelState, Progress
+from lakeshore.notebook.render_packed import result_shown
 from lakeshore.notebook.render_terminal import Terminal
 from lakeshore.notebook.render_values import (
     MAX_FIELDS,
@@ -280,6 +281,8 @@ class JobFeed:
         panel = self.panel
         if row["attempt"] < panel.attempt:
             self._restart()
+        if row["state"] == State.SUCCEEDED and panel.state != State.SUCCEEDED:
+            panel.result = result_shown(row["result"])
         panel.queue, panel.state, panel.attempt = row["queue"], row["state"], row["attempt"]
         panel.worker = row["worker_id"] if row["state"] != State.QUEUED else None
         panel.submitted_at, panel.not_before = row["submitted_at"], row["not_before"]

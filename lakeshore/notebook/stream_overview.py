@@ -9,6 +9,7 @@ from typing import Any
 from lakeshore.errors import UnknownInvocation
 from lakeshore.notebook import render_overview as render
 from lakeshore.notebook.render_overview import GroupState, QueueState
+from lakeshore.notebook.render_packed import call_shown
 from lakeshore.notebook.stream_feed import POLL_SECONDS, no_worker_note, worker_present
 from lakeshore.planes.contract import Plane
 from lakeshore.states import TERMINAL, State
@@ -95,6 +96,7 @@ class GroupFeed:
         ]
         self.panel.rows = [row for row in self._rows.values() if row is not None]
         self.ended = not self._open
+        changed |= self._take_names(deadline)
         notes = self._notes()
         changed, self.panel.notes = changed or notes != self.panel.notes, notes
         return changed or self.ended
@@ -137,6 +139,14 @@ class GroupFeed:
         """One line of plain text: the counts."""
         return render.group_text(self.panel, self._clock()).partition("\n")[0]
 
+    def _take_names(self, deadline: float) -> bool:
+        unnamed = [row["id"] for row in render.pick(self.panel.rows) if row["id"] not in self.panel.names]
+        for id in unnamed:
+            if time.monotonic() > deadline and not self.ended:
+                break
+            self.panel.names[id] = call_shown(self._plane.envelope(id))
+        return bool(unnamed)
+
     def _has_ended(self, id: str) -> bool:
         row = self._rows[id]
         return row is not None and row["state"] in TERMINAL
@@ -157,4 +167,6 @@ def queue_state(plane: Plane, name: str, now: float) -> QueueState:
     notes = []
     if counts[State.QUEUED] and not worker_present(plane, name, now):
         notes.append(no_worker_note(name))
-    return QueueState(name, counts, plane.invocations(name, limit=RECENT), plane.workers(name), notes)
+    rows = plane.invocations(name, limit=RECENT)
+    names = {row["id"]: call_shown(plane.envelope(row["id"])) for row in rows}
+    return QueueState(name, counts, rows, plane.workers(name), notes, names)
