@@ -8,7 +8,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lakeshore.errors import InvocationCancelled, InvocationFailed, UnknownInvocation, WaitTimeout
+from lakeshore import wire
+from lakeshore.errors import (
+    InvocationCancelled,
+    InvocationFailed,
+    UnknownInvocation,
+    UnpackError,
+    WaitTimeout,
+)
 from lakeshore.notebook.stream import Detached
 from lakeshore.notebook.tables import ago, span
 from lakeshore.planes.contract import Plane, check_id
@@ -219,6 +226,23 @@ def log_lines(plane: Plane, id: str) -> Iterator[str]:
                 yield f"{shown.get('text/plain') or '(a display: ' + ', '.join(shown) + ')'}\n"
     except WaitTimeout:
         return
+
+
+def name_of(plane: Plane, id: str) -> str | None:
+    """Return a job's name; None when its envelope has none, or is a plain payload."""
+    envelope = envelope_of(plane, id)
+    if envelope is None:
+        return None
+    name = envelope.cfg.get("name") or envelope.fn.get("qualname")
+    return None if name is None else str(name)
+
+
+def envelope_of(plane: Plane, id: str) -> wire.Envelope | None:
+    """Return what a job calls; None for a plain payload, which a program claims by hand."""
+    try:
+        return wire.Envelope.from_bytes(plane.envelope(id) or b"")
+    except UnpackError:
+        return None
 
 
 def describe(row: Mapping[str, Any]) -> str:

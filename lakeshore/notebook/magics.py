@@ -16,12 +16,11 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 
-from lakeshore import settings, wire
-from lakeshore.errors import UnpackError
+from lakeshore import settings
 from lakeshore.notebook import arguments, completion, jobs, words
 from lakeshore.notebook.cell import nearest
 from lakeshore.notebook.one_line import one_line
-from lakeshore.notebook.tables import Record, Table, Text, ago, first_line, plain, span
+from lakeshore.notebook.tables import Count, Record, Table, Text, age, ago, first_line, plain, span, when
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.default import default_plane, open_plane, set_default_plane
 from lakeshore.states import State
@@ -29,6 +28,7 @@ from lakeshore.states import State
 _STATES = tuple(str(state) for state in State)
 _ROW_COLUMNS = {
     "id": plain,
+    "name": first_line,
     "queue": plain,
     "state": plain,
     "attempt": plain,
@@ -65,6 +65,8 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         command, rest = (parts[0], parts[1:]) if parts else ("status" if cell is None else "", [])
         if command in ("-h", "--help"):
             command = "help"
+        if command == "workers":
+            command, rest = "worker", ["status", *rest]
         self._check_command(command, cell)
         try:
             options = arguments.parse(command, rest)
@@ -134,7 +136,12 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
     def _ls(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
         plane = default_plane()
         rows = [
-            {**row, "submitted": ago(row["submitted_at"]), "took": _took(row)}
+            {
+                **row,
+                "name": jobs.name_of(plane, row["id"]),
+                "submitted": ago(row["submitted_at"]),
+                "took": _took(row),
+            }
             for row in jobs.scan(plane, options.queue, state=options.state, limit=options.n)
         ]
         return Table(rows, _ROW_COLUMNS, empty="no jobs" + (f" in {options.queue}" if options.queue else ""))
@@ -149,10 +156,9 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         result = row.pop("result", None)
         record = Record(row)
         for name in [n for n in record if n.endswith("_at") or n == "not_before"]:
-            record[name] = None if record[name] is None else f"{record[name]:.3f} ({ago(record[name])})"
-        try:
-            envelope = wire.Envelope.from_bytes(plane.envelope(id) or b"")
-        except UnpackError:
+            record[name] = when(record[name])
+        envelope = jobs.envelope_of(plane, id)
+        if envelope is None:
             record["transport"] = "a plain payload, for a program that claims by hand"
         else:
             function = envelope.fn
@@ -224,9 +230,12 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         rows = [{"id": id, "requeued": plane.requeue(id), "state": _state(plane, id)} for id in ids]
         return Table(rows, dict.fromkeys(("id", "requeued", "state"), plain))
 
-    def _prune(self, options: argparse.Namespace, names: dict[str, Any]) -> int:
+    def _prune(self, options: argparse.Namespace, names: dict[str, Any]) -> Count:
         states = {} if options.state is None else {"states": options.state}
-        return default_plane().prune(older_than=options.older_than, **states)
+        number = default_plane().prune(older_than=options.older_than, **states)
+        which = "" if options.state is None else f"{' or '.join(options.state)} "
+        how_old = f" more than {age(options.older_than)} ago" if options.older_than else ""
+        return Count(number, f"removed {number} {which}job{'' if number == 1 else 's'} that ended{how_old}")
 
     def _worker(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
         from lakeshore.notebook import worker

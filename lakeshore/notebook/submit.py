@@ -5,8 +5,10 @@ import __future__
 
 import argparse
 import ast
+import inspect
 import linecache
 import math
+import reprlib
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+from lakeshore import wire
 from lakeshore.functions import transport
 from lakeshore.functions.thunk import Thunk, thunk
 from lakeshore.notebook import cell, jobs, source, whole
@@ -27,6 +30,11 @@ from lakeshore.queues.encoding import submission
 _FUTURES = 0
 for _feature in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _feature).compiler_flag
+_CALLS_SHOWN = 10
+_CALL_WIDTH = 80
+_ARGUMENT = reprlib.Repr()
+_ARGUMENT.maxlevel = 2
+_ARGUMENT.maxother = _ARGUMENT.maxstring = 30
 
 
 @dataclass(slots=True)
@@ -43,6 +51,14 @@ class Call:
         """The function's own name."""
         inner = getattr(self.fn, "func", self.fn)
         return str(getattr(inner, "__name__", type(inner).__name__))
+
+    @property
+    def text(self) -> str:
+        """The call in a line, arguments cut short."""
+        words = [_ARGUMENT.repr(value) for value in self.args]
+        words += [f"{key}={_ARGUMENT.repr(value)}" for key, value in self.kwargs.items()]
+        text = " ".join(f"{self.name}({', '.join(words)})".split())
+        return text if len(text) <= _CALL_WIDTH else f"{text[: _CALL_WIDTH - 1]}…"
 
 
 def submit(
@@ -101,8 +117,8 @@ def submit(
     answer = _ids(shape)
     shell.user_ns.update({name: answer for name in (*plan.targets, options.out, "_lakeshore") if name})
     with one_line(), jobs.interruptible(plane, ids, options.on_interrupt):
-        _say(plan, items, ids, options, plane)
-        panel = _show(plan, ids, options, plane)
+        _say(plan, calls, items, options, plane)
+        panel = _show(plan, items, ids, options, plane)
         results = None if options.wait is None else _wait(panel, plane, ids, options)
     if options.result:
         shell.user_ns[options.result] = jobs.shaped(answer, iter(results or ()))
@@ -157,11 +173,25 @@ def _named_call(name: str, namespace: dict[str, Any], options: argparse.Namespac
     for key, text in options.arg:
         if key in kwargs:
             raise UsageError(f"-a {key} is given twice")
+        _check_parameter(name, fn, key)
         try:
             kwargs[key] = eval(text, namespace)  # noqa: S307 - the user's own expression
         except Exception as error:
             raise UsageError(f"-a {key}={text}: {type(error).__name__}: {error}") from error
     return Call(fn, (), kwargs)
+
+
+def _check_parameter(name: str, fn: Callable[..., Any], key: str) -> None:
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # a callable that does not tell
+        return
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if key not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+        has = f"it has {', '.join(map(repr, parameters))}" if parameters else "it takes none"
+        raise UsageError(
+            f"{name}() has no parameter {key!r}; {has}.{cell.nearest(key, parameters)}".rstrip(".")
+        )
 
 
 def _thunks(plan: cell.Plan, calls: list[Call], options: argparse.Namespace) -> list[Thunk]:
@@ -225,25 +255,59 @@ def _wait(panel: Any, plane: Plane, ids: list[str], options: argparse.Namespace)
 
 
 def _say(
-    plan: cell.Plan, items: list[Submission], ids: list[str], options: argparse.Namespace, plane: Plane
+    plan: cell.Plan, calls: list[Call], items: list[Submission], options: argparse.Namespace, plane: Plane
 ) -> None:
-    lines = [f"lakeshore: {hint}" for hint in plan.hints]
+    if options.quiet:
+        return
+    ids = [call.id for call in calls]
+    lines = list(plan.hints)
+    if len(calls) > 1:
+        lines += [f"{id} {call.text}" for call, id in zip(calls[:_CALLS_SHOWN], ids, strict=False)]
+        if len(calls) > _CALLS_SHOWN:
+            lines.append(f"… and {len(calls) - _CALLS_SHOWN} more")
     for item, id in zip(items, ids, strict=True):
         row = plane.get(id) if id != item.id else None
         if row is not None:
             lines.append(
-                f"lakeshore: key {item.key!r} exists: {id} ({jobs.describe(row)}); nothing new was stored"
+                f"key {item.key!r} exists: {id} ({jobs.describe(row)}); nothing new was stored"
+                + (
+                    ". The cell has changed since: " + _shown_instead(plane, id)
+                    if _changed(plan, plane, item, id)
+                    else ""
+                )
                 + (
                     f". %lakeshore requeue {id} runs it again"
                     if row["state"] in ("failed", "cancelled")
                     else ""
                 )
             )
-    if lines and not options.quiet:
-        sys.stdout.write("\n".join(lines) + "\n")
+    if lines:
+        sys.stdout.write("".join(f"lakeshore: {line}\n" for line in lines))
 
 
-def _show(plan: cell.Plan, ids: list[str], options: argparse.Namespace, plane: Plane) -> Any:
+def _shown_instead(plane: Plane, id: str) -> str:
+    return f"the stored job, {jobs.name_of(plane, id) or id}, is shown; another --key submits this one"
+
+
+def _changed(plan: cell.Plan, plane: Plane, item: Submission, id: str) -> bool:
+    """Whether the job stored under a key is another than this cell would have stored."""
+    stored, mine = jobs.envelope_of(plane, id), wire.Envelope.from_bytes(item.envelope)
+    if stored is None:
+        return True
+
+    def what(envelope: wire.Envelope) -> tuple[Any, ...]:
+        fn = envelope.fn
+        source = str(fn.get("source") or "")
+        if plan.shape == "cell":  # its first line is the magic's, and has the cell's number
+            source = source.partition("\n")[2]
+        return fn.get("kind"), fn.get("module"), source, envelope.args, envelope.kwargs
+
+    return what(stored) != what(mine)
+
+
+def _show(
+    plan: cell.Plan, items: list[Submission], ids: list[str], options: argparse.Namespace, plane: Plane
+) -> Any:
     if options.quiet:
         return None
     from lakeshore.notebook import stream
@@ -251,6 +315,8 @@ def _show(plan: cell.Plan, ids: list[str], options: argparse.Namespace, plane: P
     says_it = plan.label.startswith(f"{plan.name}(")
     name = plan.label if says_it else f"{plan.name} ({plan.label})"
     if len(ids) == 1:
+        if ids[0] != items[0].id and (stored := jobs.name_of(plane, ids[0])) not in (None, plan.name):
+            name = stored
         return stream.show_job(plane, ids[0], name=name, text=options.text)
     return stream.show_group(plane, ids, name=name, text=options.text)
 

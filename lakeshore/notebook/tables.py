@@ -85,6 +85,35 @@ class Text(str):
         printer.text(str(self))
 
 
+class Count(int):
+    """A number that shows what it counts.
+
+    Parameters
+    ----------
+    number : int
+        The number.
+    said : str
+        What is shown.
+    """
+
+    said: str
+
+    def __new__(cls, number: int, said: str) -> Count:  # noqa: D102 - the class's own
+        made = super().__new__(cls, number)
+        made.said = said
+        return made
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        """Travel as the plain number."""
+        return int, (int(self),)
+
+    def __repr__(self) -> str:
+        return self.said
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.said)
+
+
 def _html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     style = "text-align:left;vertical-align:top;white-space:pre-wrap"
     body = "".join(
@@ -129,8 +158,31 @@ def span(seconds: float) -> str:
 
 
 def ago(at: float | None) -> str:
-    """Write how long ago a time in Unix seconds was."""
-    return "" if at is None else f"{span(time.time() - at)} ago"
+    """Write how far off a time in Unix seconds is: ``3 min ago``, ``in 2.0 h``."""
+    if at is None:
+        return ""
+    since = time.time() - at
+    # Less than a second ahead is another machine's clock.
+    return f"{span(since)} ago" if since > -1 else f"in {span(-since)}"
+
+
+def when(at: float | None) -> str | None:
+    """Write a time in Unix seconds by the local clock, and how long ago that was."""
+    if at is None:
+        return None
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} ({ago(at)})"
+
+
+def age(seconds: float) -> str:
+    """Write a duration in whole units and words: ``30 days``, ``1 hour``."""
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length and seconds % length == 0:
+            return _plural(int(seconds // length), unit)
+    return _plural(int(seconds) if seconds == int(seconds) else seconds, "second")
+
+
+def _plural(number: float, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
 def size(n_bytes: int) -> str:

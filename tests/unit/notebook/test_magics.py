@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from typing import Any
@@ -157,6 +158,31 @@ def test_ls_returns_rows(nb: Notebook) -> None:
     assert [row["queue"] for row in nb("%lakeshore queues")] == ["cpu", "gpu"]
 
 
+def test_ls_names_jobs(nb: Notebook) -> None:
+    nb("def train(x): return x")
+    nb("%%lakeshore submit gpu -q\ntrain(1)")
+    nb("%%lakeshore submit gpu -q -n mine\ntrain(1)")
+    SyncQueue("gpu", dispatch=nb.plane).submit({"plain": 1})
+    rows = nb("%lakeshore ls")
+    assert [row["name"] for row in rows] == [None, "mine", "train"]
+    assert "train" in repr(rows)
+
+
+def test_show_writes_times_for_people(nb: Notebook) -> None:
+    nb("%%lakeshore submit gpu -q --delay 1h\n1 + 1")
+    record = nb("%lakeshore show _lakeshore")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in \d+ min\)", record["not_before"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(\d\.\d s ago\)", record["submitted_at"])
+    assert not re.search(r"\d{9,}\.", repr(record))
+
+
+def test_workers_is_worker_status(nb: Notebook) -> None:
+    assert nb("%lakeshore workers") == []
+    nb("%lakeshore worker start gpu")
+    assert [row["queue"] for row in nb("%lakeshore workers")] == ["gpu"]
+    assert nb("%lakeshore workers cpu") == []
+
+
 def test_tables_escape(nb: Notebook) -> None:
     nb.plane.submit("<script>alert(1)</script>", b"", id="x" * 20, key="<b>&")
     for line in ("%lakeshore ls", "%lakeshore queues", "%lakeshore", "%lakeshore doctor"):
@@ -253,9 +279,15 @@ def test_cancel_and_requeue(nb: Notebook) -> None:
 def test_prune(nb: Notebook) -> None:
     nb(JOB)
     nb.drain()
-    assert nb("%lakeshore prune") == 0
-    assert nb("%lakeshore prune --older-than 0 --state failed") == 0
-    assert nb("%lakeshore prune --older-than 0s") == 1
+    for flags, number, said in [
+        ("", 0, "removed 0 jobs that ended more than 30 days ago"),
+        ("--older-than 0 --state failed", 0, "removed 0 failed jobs that ended"),
+        ("--older-than 1h", 0, "removed 0 jobs that ended more than 1 hour ago"),
+        ("--older-than 0s", 1, "removed 1 job that ended"),
+    ]:
+        removed = nb(f"%lakeshore prune {flags}")
+        assert removed == number
+        assert repr(removed) == said
     assert nb.plane.queues() == {}
 
 

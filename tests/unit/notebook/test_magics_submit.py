@@ -96,7 +96,8 @@ def test_a_def(nb: Notebook) -> None:
     ("flags", "says"),
     [
         ("", "missing a required argument: 'lr'"),
-        ("-a lr=1 -a nn=2", "nn"),
+        ("-a lr=1 -a nn=2", "job() has no parameter 'nn'; it has 'lr', 'n'. Did you mean n?"),
+        ("-a z=2", "job() has no parameter 'z'"),
         ("-a lr=1 -a lr=2", "twice"),
         ("-a lr=nope", "NameError"),
         ("-a lr=(", "SyntaxError"),
@@ -355,6 +356,32 @@ def test_a_key_that_exists(nb: Notebook) -> None:
     nb(f"{SUBMIT} -k many\n[f(1), f(2), f(3)]")
     assert nb.names["_lakeshore"][:2] == many
     assert nb.plane.count("gpu") == 4
+
+
+def test_a_key_with_a_changed_cell(nb: Notebook) -> None:
+    nb("def f(x): return x\ndef g(x): return x")
+    for first, same, other in [
+        ("f(1)", "f(1)", "g(1)"),
+        ("f(2)", "f(2)", "f(3)"),
+        ("1 + 1", "1 + 1", "1 + 2"),
+        ("def job(): return 1", "def job(): return 1", "def job(): return 2"),
+    ]:
+        nb(f"{SUBMIT} -k '{first}' -n stored\n{first}")
+        id = nb.names["_lakeshore"]
+        assert "has changed" not in nb.run(f"%%lakeshore submit gpu -k '{first}' --text\n{same}").out
+        shown = nb.run(f"%%lakeshore submit gpu -k '{first}' --text\n{other}").out
+        assert "The cell has changed since: the stored job, stored, is shown; another --key submits" in shown
+        assert f"stored · queued · {id}" in shown
+
+
+def test_a_fan_out_says_which_job_is_which(nb: Notebook) -> None:
+    nb("def f(x, y=None): return x")
+    out = nb.run("%%lakeshore submit gpu --text\n[f(n, y='z' * 500) for n in range(12)]").out
+    ids = nb.names["_lakeshore"]
+    assert f"lakeshore: {ids[0]} f(0, y='zzz" in out
+    assert f"lakeshore: {ids[9]} f(9, y=" in out
+    assert "lakeshore: … and 2 more" in out
+    assert max(map(len, out.splitlines())) < 130
 
 
 def test_flags_reach_the_row(nb: Notebook) -> None:
