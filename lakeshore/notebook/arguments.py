@@ -6,6 +6,7 @@ import argparse
 import keyword
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -40,10 +41,16 @@ class Parser(argparse.ArgumentParser):
 
 # -- kinds of values
 
+_TAKEN = re.compile(r"__\w+__|get_ipython|In|Out|exit|quit|_+|_i+|_[iod]h|_i?\d+")
+
 
 def _variable(text: str) -> str:
     if not text.isidentifier() or keyword.iskeyword(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name for a variable")
+    if _TAKEN.fullmatch(unicodedata.normalize("NFKC", text)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} belongs to Python or IPython, which break without it; take another, such as job"
+        )
     return text
 
 

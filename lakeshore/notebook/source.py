@@ -19,6 +19,7 @@ SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.D
 """Nodes with names of their own."""
 
 _NOT_WORD = re.compile(r"\W")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TIMERS = re.compile(r"%%?(time|timeit|prun|memit|mprun|lprun)\b")
 
 
@@ -76,11 +77,17 @@ def read(body: str, *, header: str, filename: str, transformer: Any, flags: int 
     SyntaxError
         When the body is no Python; its line number is the cell's.
     UsageError
-        When the body is empty, or begins with another cell magic.
+        When the body is empty, begins with another cell magic, or holds what cannot be encoded.
     """
     lines = [header + "\n", *body.splitlines(keepends=True)]
     if not lines[-1].endswith("\n"):
         lines[-1] += "\n"
+    for number, line in enumerate(lines, 1):
+        if (bad := _SURROGATE.search(line)) is not None:
+            raise UsageError(
+                f"line {number}: holds half a character, U+{ord(bad[0]):04X}, which no source can; "
+                f"write it as '\\u{ord(bad[0]):04x}'"
+            )
     for number, line in enumerate(lines[1:], 2):
         if line.strip() and not line.lstrip().startswith("#"):
             if line.startswith("%%"):
