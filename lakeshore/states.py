@@ -57,4 +57,4 @@ TRANSITIONS: Final = (
     Transition("cancel", _OPEN, State.CANCELLED),
     Transition("requeue", frozenset({State.FAILED, State.CANCELLED}), State.QUEUED),
 )
-"""Every transition there is. `tests/test_states_sql.py` holds the .sql files against it."""
+"""Every transition there is. `tests/house/test_states_sql.py` holds the .sql files against it."""

@@ -82,10 +82,10 @@ class _Sinks(Journals):
 
 def owns_the_process() -> bool:
     """Tell whether the calling thread is the main one of a process that is no kernel."""
-    return (
-        threading.current_thread() is threading.main_thread()
-        and "IPython.core.interactiveshell" not in sys.modules
-    )
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    shells = sys.modules.get("IPython.core.interactiveshell")
+    return shells is None or not shells.InteractiveShell.initialized()
 
 
 def tee_to(stream: Any) -> Callable[[str], object]:
