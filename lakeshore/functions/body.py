@@ -175,7 +175,7 @@ def run_body(
     if isinstance(fn, BodyWrapper):
         fn = fn.fn
     yields: Yields | None = None
-    with carrying:
+    with carrying():
         result = fn(*args, **kwargs)
         while type(result) not in _AT_ONCE:
             if is_generator(result):

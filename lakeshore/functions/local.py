@@ -25,7 +25,7 @@ def call_local(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         When a written key is neither returned nor yielded, or has no file: for a generator at its
         end, for a coroutine when awaited.
     """
-    with child() as run, carrying:
+    with child() as run, carrying():
         result = fn(*args, **kwargs)
         if is_generator(result):
             return _generator(result, copy_context(), run)
@@ -38,7 +38,7 @@ def call_local(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _step(context: Context, advance: Callable[..., Any], *args: Any) -> Any:
-    with carrying:
+    with carrying():
         return context.run(advance, *args)
 
 

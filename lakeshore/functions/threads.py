@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
@@ -12,32 +14,58 @@ from typing import Any
 from lakeshore.context import entered
 
 
-class _Carrying:
-    """Wraps `Thread.start` and `ThreadPoolExecutor.submit` while at least one body runs."""
+class carrying:
+    """A context manager that carries for one body; any number of bodies at once share the patches.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._bodies = 0
-        self._start: Callable[..., None] = threading.Thread.start
-        self._submit: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
+    A body is stopped by an exception from outside, which may surface in any of these lines. So nothing is
+    counted up and down: a body runs while its `carrying` is alive, and that dies with the body's frame.
+    """
+
+    __slots__ = ("__weakref__",)
 
     def __enter__(self) -> None:
-        with self._lock:
-            self._bodies += 1
-            if self._bodies == 1:
-                self._install()
+        _patches.enter(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _patches.leave(self)
+
+
+class _Patches:
+    """Wraps `Thread.start` and `ThreadPoolExecutor.submit` while at least one body runs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bodies: weakref.WeakSet[carrying] = weakref.WeakSet()
+        self._start: Callable[..., None] = threading.Thread.start
+        self._submit: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
+        self._our_start: Callable[..., None] | None = None
+        self._our_submit: Callable[..., Any] | None = None
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def enter(self, body: carrying) -> None:
         with self._lock:
-            self._bodies -= 1
-            if self._bodies == 0:
-                # whoever wrapped ours since keeps it in their chain, where it only passes on
-                if threading.Thread.start is self._our_start:
-                    threading.Thread.start = self._start  # type: ignore[method-assign]
-                if ThreadPoolExecutor.submit is self._our_submit:
-                    ThreadPoolExecutor.submit = self._submit  # type: ignore[method-assign]
+            if not self._bodies:
+                self._remove()
+                self._install()
+            self._bodies.add(body)
+
+    def leave(self, body: carrying) -> None:
+        with self._lock:
+            self._bodies.discard(body)
+            if not self._bodies:
+                self._remove()
+
+    def _in_child(self) -> None:
+        self._lock = threading.Lock()  # another thread may have held it
+
+    def _remove(self) -> None:
+        # whoever wrapped ours since keeps it in their chain, where it only passes on
+        if threading.Thread.start is self._our_start:
+            threading.Thread.start = self._start  # type: ignore[method-assign]
+        if ThreadPoolExecutor.submit is self._our_submit:
+            ThreadPoolExecutor.submit = self._submit  # type: ignore[method-assign]
 
     def _install(self) -> None:
         start: Callable[[threading.Thread], None] = threading.Thread.start
@@ -68,5 +96,4 @@ class _Carrying:
         ThreadPoolExecutor.submit = carrying_submit  # type: ignore[method-assign, assignment]
 
 
-carrying = _Carrying()
-"""A context manager that may be entered by any number of bodies at once."""
+_patches = _Patches()

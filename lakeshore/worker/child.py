@@ -29,6 +29,7 @@ from lakeshore.worker.guard import Guard
 from lakeshore.worker.outcomes import Done, Failed
 
 _PR_SET_PDEATHSIG: Final = 1
+_PRINT_WAIT: Final = 1.0
 
 
 class SignalGuard(Guard):
@@ -96,11 +97,14 @@ class Reports:
     ----------
     closed : bool
         The body has ended; what is reported from now on is dropped.
+    printing : RLock
+        Held while the body, or a thread of it, prints.
     """
 
     def __init__(self, line: Line, claimed: Claimed, guard: Guard) -> None:
         self._line, self._guard = line, guard
         self._name = (claimed.id, claimed.fence)
+        self.printing = threading.RLock()  # a signal handler may print too
         self.closed = False
 
     def send(self, kind: str, *fields: Any) -> None:
@@ -115,7 +119,12 @@ class Reports:
 
     def end(self, kind: str, *fields: Any) -> None:
         """Send the outcome, and nothing more."""
+        # A thread may be in mid-print: that is this job's yet. Where it cannot go on (the body led its
+        # stdout to where nobody reads) it is not waited for.
+        held = self.printing.acquire(timeout=_PRINT_WAIT)
         self.closed = True
+        if held:
+            self.printing.release()
         self._line.send(kind, *self._name, *fields)
 
     def values(self, frames: list[bytes]) -> None:
@@ -144,7 +153,10 @@ class _Printed(io.TextIOWrapper):
 
     def write(self, text: str, /) -> int:
         body = output.sink()
-        return len(text) if isinstance(body, Reports) and body.closed else super().write(text)
+        if not isinstance(body, Reports):
+            return super().write(text)
+        with body.printing:
+            return len(text) if body.closed else super().write(text)
 
 
 class _Stream:

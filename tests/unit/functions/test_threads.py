@@ -1,11 +1,19 @@
 """The run context in the threads and pools that a body starts."""
 
+import contextlib
+import os
+import sys
 import threading
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 
+import pytest
+
 from lakeshore import run, udf
 from lakeshore.context import job_context
+from lakeshore.errors import JobCancelled
+from lakeshore.functions import threads
 from lakeshore.functions.body import run_body
 from lakeshore.functions.threads import carrying
 
@@ -105,7 +113,7 @@ def test_bodies_that_overlap_share_the_patches():
 
 
 def test_other_threads_are_left_alone_while_a_body_runs():
-    with carrying:
+    with carrying():
         assert in_thread() is None
 
 
@@ -138,3 +146,49 @@ def test_a_local_udf_carries_too():
 
     with job_context(prefix="p", root="/", invocation_id=None):
         assert body() == "p"
+
+
+@pytest.mark.parametrize("line", range(1, 12))
+def test_an_exception_from_outside_leaves_no_body_behind(line):
+    """One that surfaces at the n-th line of entering or leaving, as a stopped job's may."""
+    code = {threads.carrying.__enter__.__code__, threads.carrying.__exit__.__code__}
+    code |= {getattr(threads._Patches, name).__code__ for name in ("enter", "leave", "_install", "_remove")}
+    seen = 0
+
+    def trace(frame, event, argument):
+        nonlocal seen
+        if frame.f_code not in code:
+            return None
+        seen += 1
+        if seen == line:
+            raise JobCancelled
+        return trace
+
+    for at in ("enter", "leave"):
+        seen = 0
+        before = sys.gettrace()
+        with contextlib.suppress(JobCancelled):
+            try:
+                if at == "enter":
+                    sys.settrace(trace)
+                with carrying():
+                    if at == "leave":
+                        sys.settrace(trace)
+            finally:
+                sys.settrace(before)
+        assert in_job(in_thread) == "job"  # the next body carries
+        assert threading.Thread.start is START
+        assert ThreadPoolExecutor.submit is SUBMIT
+
+
+def test_a_fork_while_another_thread_enters_does_not_hang():
+    with threads._patches._lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if child == 0:
+            try:
+                with carrying():
+                    os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
