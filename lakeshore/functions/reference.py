@@ -7,6 +7,7 @@ here and nowhere else, on a remote worker as on a daemon started in another dire
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import importlib.machinery
@@ -14,7 +15,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MethodType, ModuleType
 from typing import Any
@@ -165,9 +166,11 @@ def resolve_reference(
     if not (isinstance(module, str) and isinstance(qualname, str) and module and qualname):
         raise NotImportable(f"the reference {_name(module, qualname)!r} names no function; submit it again")
     allowed = any(module == name or module.startswith(f"{name}.") for name in allow_modules)
+    if not trusted:
+        _refuse_program(module, qualname)
     if not (trusted or allowed):
         _refuse_unseen(module, qualname)
-    found = _import(module, qualname, through_modules=trusted)
+    found = _import(module, qualname, trusted=trusted)
     if not trusted:
         _refuse_seen(module, qualname, found, allowed)
     body = found.fn if isinstance(found, BodyWrapper) else found
@@ -183,10 +186,22 @@ _WAYS = (
 )
 
 
+def _refuse_program(module: str, qualname: str) -> None:
+    """Refuse ``package.__main__``, which runs a program when it is imported."""
+    name, last = _name(module, qualname), module.rpartition(".")[2]
+    if last in _DYNAMIC:
+        raise NotImportable(
+            f"{name!r} is of a program, which importing starts. Move the function to a module of its own, "
+            f"named with --allow-module, or register it (run_worker(registry={{{name!r}: ...}}))"
+        )
+
+
 def _refuse_unseen(module: str, qualname: str) -> None:
-    """Refuse without importing anything what an untrusted plane may never name."""
+    """Refuse without importing anything what an untrusted plane may not name: all but a udf of its module."""
     name, top = _name(module, qualname), module.partition(".")[0]
     way = _WAYS.format(name=name, module=module)
+    if any(part.startswith("_") or not part.isidentifier() for part in module.split(".")):
+        raise NotImportable(f"{name!r} is private to a package, or no name at all. To run it: {way}")
     if top in sys.stdlib_module_names or top in sys.builtin_module_names or module in _DYNAMIC:
         raise NotImportable(
             f"{name!r} is of the standard library, which this plane may not call. To run it: {way}"
@@ -197,6 +212,121 @@ def _refuse_unseen(module: str, qualname: str) -> None:
     places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
     if not any(_under_installed(place) for place in places if place) and not _by_editable_finder(top):
         raise NotImportable(f"{name!r} is not of a package installed on this worker. Install it, or {way}")
+    if sys.modules.get(module) is None and qualname not in _udfs_of(module):
+        raise NotImportable(
+            f"{name!r} is no @udf by the source of {module} (read, not imported), so this plane may not call "
+            f"it. Decorate it with lakeshore's udf there, or {way}"
+        )
+
+
+def _udfs_of(module: str) -> frozenset[str]:
+    """Return the names that a module's source makes udfs of, without importing it or its packages."""
+    file = _find_source(module)
+    if file is None:
+        return frozenset()
+    try:
+        return _udf_names(file, Path(file).stat().st_mtime_ns)
+    except OSError:
+        return frozenset()
+
+
+def _find_source(module: str) -> str | None:
+    """Return the file that importing `module` would run, or None where that is no Python source."""
+    places: list[str] | None = None
+    name, file = "", None
+    for part in module.split("."):
+        if name and places is None:
+            return None
+        name = f"{name}.{part}" if name else part
+        try:
+            spec = importlib.machinery.PathFinder.find_spec(name, places) or _find_editable(name)
+        except KeyError:  # a namespace package within another, which only an import of that one finds
+            return None
+        if spec is None:
+            return None
+        file, found = spec.origin, spec.submodule_search_locations
+        loaded = getattr(sys.modules.get(name), "__path__", None)
+        places = None if found is None else list(found if loaded is None else loaded)
+    return file if file is not None and file.endswith(".py") else None
+
+
+def _find_editable(name: str) -> importlib.machinery.ModuleSpec | None:
+    for each, module in list(sys.modules.items()):
+        finder = getattr(module, "_EditableFinder", None) if each.startswith("__editable__") else None
+        spec: importlib.machinery.ModuleSpec | None = None if finder is None else finder.find_spec(name)
+        if spec is not None:
+            return spec
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _udf_names(file: str, modified_ns: int) -> frozenset[str]:
+    """Return the top-level names that a source file binds by lakeshore's `udf`, as far as reading tells.
+
+    These are functions under the decorator and what is assigned from a call of it, the decorator under any
+    name that the file gives it: ``from lakeshore import udf as job``, ``gpu = udf(queue="gpu")``.
+
+    Parameters
+    ----------
+    file : str
+        A Python source file. One that cannot be read or parsed binds none.
+    modified_ns : int
+        The file's time stamp: a changed file is read again.
+    """
+    try:
+        content = Path(file).read_bytes()
+        if b"lakeshore" not in content:
+            return frozenset()
+        tree = ast.parse(content)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    makers: set[str] = set()
+    names: set[str] = set()
+    for node in _top_level(tree.body):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            makers.update(_makers_imported(node))
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if any(_mentions(each, makers) for each in node.decorator_list):
+                names.add(node.name)
+            elif _mentions(node, makers):
+                makers.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value and _mentions(node.value, makers):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound = {target.id for target in targets if isinstance(target, ast.Name)}
+            names |= bound
+            makers |= bound
+    return frozenset(names)
+
+
+def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that an import runs, those within ``if`` and ``try`` too."""
+    for node in body:
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _top_level(getattr(node, field, ()))
+            for handler in getattr(node, "handlers", ()):
+                yield from _top_level(handler.body)
+
+
+def _makers_imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            if alias.name == _OURS:
+                yield f"{alias.asname or _OURS}.udf"
+        elif (
+            node.level == 0 and (node.module or "").partition(".")[0] == _OURS and alias.name in ("udf", "*")
+        ):
+            yield alias.asname or "udf"
+
+
+def _mentions(node: ast.AST, makers: set[str]) -> bool:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and each.id in makers:
+            return True
+        if isinstance(each, ast.Attribute) and ast.unparse(each) in makers:
+            return True
+    return False
 
 
 def _refuse_seen(module: str, qualname: str, found: object, allowed: bool) -> None:
@@ -212,7 +342,7 @@ def _refuse_seen(module: str, qualname: str, found: object, allowed: bool) -> No
         )
 
 
-def _import(module: str, qualname: str, *, through_modules: bool) -> Any:
+def _import(module: str, qualname: str, *, trusted: bool) -> Any:
     name = _name(module, qualname)
     if module in _DYNAMIC:
         raise NotImportable(
@@ -226,13 +356,15 @@ def _import(module: str, qualname: str, *, through_modules: bool) -> Any:
             "Install it where the worker runs, or submit with transport='pickle'."
         ) from error
     for part in qualname.split("."):
-        if isinstance(found, ModuleType) and found.__name__ != module and not through_modules:
+        if isinstance(found, ModuleType) and found.__name__ != module and not trusted:
             raise NotImportable(
                 f"{name!r} walks into the module {found.__name__!r}, which this plane may not"
             )
         try:
-            found = getattr(found, part)
-        except AttributeError:
+            # a module's own __getattr__ may import more
+            lazy = trusted or not isinstance(found, ModuleType)
+            found = getattr(found, part) if lazy else vars(found)[part]
+        except (AttributeError, KeyError):
             file = getattr(sys.modules[module], "__file__", None)
             raise NotImportable(
                 f"{name!r} does not exist on this worker: {module} ({file}) has no {part!r}. "

@@ -316,6 +316,18 @@ def ref(module, qualname):
         ("ls_trap", "os.system"),
         ("msgpack", "os.system"),
         ("no_such_module", "f"),
+        ("IPython.__main__", "x"),
+        ("lakeshore.cli.__main__", "main"),
+        ("jupyterlab.labapp", "main"),
+        ("pip.__pip-runner__", "x"),
+        ("_pytest.pathlib", "x"),
+        ("wheel._commands", "x"),
+        (".os", "getpid"),
+        ("msgpack..", "packb"),
+        ("msgpack.fallback.deeper", "x"),
+        ("a." * 5000, "x"),
+        ("a\0b", "x"),
+        ("lakeshore.conformance.run", "check"),
     ],
 )
 def test_an_untrusted_plane_is_refused_without_importing(module_name, qualname, tmp_path, monkeypatch):
@@ -343,6 +355,84 @@ def test_an_untrusted_plane_may_call_a_udf_of_that_very_module(module, monkeypat
     for name in ("bare", "elsewhere", "os", "udf", "missing"):
         with pytest.raises(NotImportable):
             resolve(ref("ls_inst", name), **SHUT)
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Make an installed package of modules that say when they are imported; returns that list."""
+    monkeypatch.setattr("lakeshore.functions.reference._under_installed", lambda path: True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imported = sys.ls_imported = []
+
+    def make(**modules):
+        (tmp_path / "ls_pkg").mkdir()
+        for name, text in {"__init__": "", **modules}.items():
+            text = f"import sys\nsys.ls_imported.append(__name__)\n{textwrap.dedent(text)}"
+            (tmp_path / f"ls_pkg/{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        return imported
+
+    yield make
+    del sys.ls_imported
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ls_pkg"]:
+        del sys.modules[name]
+
+
+UDFS = {
+    "plain": "from lakeshore import udf\n@udf\ndef f(): return 1\n",
+    "called": "from lakeshore import udf as job\n@job(queue='gpu')\nasync def f(): return 1\n",
+    "attribute": "import lakeshore as ls\n@ls.udf\ndef f(): return 1\n",
+    "star": "from lakeshore import *\n@udf\ndef f(): return 1\n",
+    "deep": "from lakeshore.functions.udf import udf\n@udf\ndef f(): return 1\n",
+    "within_if": "from lakeshore import udf\nif True:\n    @udf\n    def f(): return 1\n",
+    "within_try": "try:\n    import lakeshore\nfinally:\n    pass\n@lakeshore.udf\ndef f(): return 1\n",
+    "assigned": "from lakeshore import udf\ndef g(): return 1\nf = udf(g)\n",
+    "named": "from lakeshore import udf\ngpu = udf(queue='gpu')\n@gpu\ndef f(): return 1\n",
+    "wrapped": "from lakeshore import udf\ndef mine(fn):\n    return udf(fn)\n@mine\ndef f(): return 1\n",
+}
+
+
+@pytest.mark.parametrize("name", UDFS)
+def test_a_udf_is_found_in_the_source_before_the_import(name, installed):
+    imported = installed(**UDFS)
+    body = resolve(ref(f"ls_pkg.{name}", "f"), **SHUT)[0]
+    assert body.__name__ in ("f", "g")
+    assert imported == ["ls_pkg", f"ls_pkg.{name}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(): pass\n",
+        "from lakeshore import udf\ndef f(): pass\n@udf\ndef g(): pass\n",
+        "from lakeshore import udf\nclass A:\n    @udf\n    def f(self): pass\n",
+        "from lakeshore import udf\ndef g():\n    @udf\n    def f(): pass\n",
+        "def udf(fn): return fn\n@udf\ndef f(): pass  # lakeshore\n",
+        "from other.lakeshore import udf\n@udf\ndef f(): pass\n",
+        "from lakeshore import udf\nthis is no Python\n@udf\ndef f(): pass\n",
+        "from lakeshore import udf\n@udf\ndef f(): pass\n\0",
+    ],
+)
+def test_a_module_without_that_udf_is_not_imported(text, installed):
+    imported = installed(jobs=text, __main__=UDFS["plain"], _private=UDFS["plain"])
+    for module in ("ls_pkg.jobs", "ls_pkg.__main__", "ls_pkg._private", "ls_pkg.missing", "ls_pkg"):
+        with pytest.raises(NotImportable, match="--allow-module"):
+            resolve(ref(module, "f"), **SHUT)
+    assert imported == []
+    with pytest.raises(NotImportable, match="program"):
+        resolve(ref("ls_pkg.__main__", "f"), **SHUT, allow_modules=["ls_pkg"])
+    assert imported == []
+
+
+def test_an_untrusted_name_imports_nothing_through_a_lazy_module(installed):
+    imported = installed(
+        __init__="import importlib\ndef __getattr__(n): return importlib.import_module(f'ls_pkg.{n}')\n",
+        heavy="",
+    )
+    importlib.import_module("ls_pkg")
+    with pytest.raises(NotImportable):
+        resolve(ref("ls_pkg", "heavy"), **SHUT)
+    assert imported == ["ls_pkg"]
 
 
 def test_allowed_modules_and_their_own_functions_only(module):
