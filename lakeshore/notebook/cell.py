@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import difflib
 import functools
 import importlib
@@ -22,13 +21,13 @@ from typing import Any, Literal
 from IPython.core.error import UsageError
 
 from lakeshore.functions.reference import is_installed
+from lakeshore.notebook.last_value import assigned_names, with_value
 from lakeshore.notebook.module_code import compile_module
 from lakeshore.notebook.reads import global_names, names_needed, names_read
 from lakeshore.notebook.source import FUNCTIONS, Source, bindings, loads, refuse_foreign, suspends
 
 Shape = Literal["call", "def", "cell"]
 COLLECT = "__lakeshore_call__"
-_ASSIGNED = "__lakeshore_assigned__"
 _IPYTHON = frozenset({"display", "exit", "quit"})
 """Builtins where a kernel has them."""
 _NAMES_SHOWN = 4
@@ -366,7 +365,7 @@ class _Planner:
             for name, line in names_read(self.source.tree, flags=self.flags).items()
             if name in self.namespace and not _is_exit(self.namespace[name])
         }
-        code = compile_module(_with_value(self.source.tree), filename, flags=self.flags)
+        code = compile_module(with_value(self.source.tree), filename, flags=self.flags)
         self.refuse_missing(reads)
         n_lines = len(self.source.lines) - 1
         return Plan(
@@ -409,12 +408,12 @@ class _Planner:
 
     def hints(self) -> Iterable[str]:
         last = self.body[-1]
-        if assigned := _assigned(self.body):
+        if assigned := assigned_names(self.body):
             shown = ", ".join(f"`{name}`" for name in assigned[:_NAMES_SHOWN])
             more = ", …" if len(assigned) > _NAMES_SHOWN else ""
             verb = "stays" if len(assigned) == 1 else "stay"
             of = ""
-            if value := _assigned([last]):
+            if value := assigned_names([last]):
                 whose = "its value" if value == assigned else f"the value of `{value[0]}`"
                 of = f": {whose if len(value) == 1 else 'what the last line assigns'} is the result"
             yield f"the whole cell is the job; {shown}{more} {verb} on the worker{of}"
@@ -479,59 +478,6 @@ def _import(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except Exception:  # noqa: BLE001 - importing runs any code; what fails here may still be there on the worker
         return None
-
-
-def _assigned(body: Iterable[ast.stmt]) -> list[str]:
-    """The names that plain assignments at the top of a cell set, in order."""
-    names: dict[str, None] = {}
-    for stmt in body:
-        match stmt:
-            case ast.Assign(targets=targets):
-                found = targets
-            case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
-                found = [target]
-            case _:
-                continue
-        each = (n for target in found for n in ast.walk(target) if isinstance(n, ast.Name))
-        names.update((n.id, None) for n in each if isinstance(n.ctx, ast.Store))
-    return list(names)
-
-
-def _with_value(tree: ast.Module) -> ast.Module:
-    """Return a cell that ends in an expression where it ended in an assignment: what that assigned."""
-    last = tree.body[-1]
-    match last:
-        case ast.Assign(targets=[target, *_]) if _has_names_alone(target):
-            value = copy.deepcopy(target)
-        case ast.Assign(targets=targets):
-            last = ast.copy_location(
-                ast.Assign([ast.Name(_ASSIGNED, ast.Store()), *targets], last.value), last
-            )
-            value = ast.Name(_ASSIGNED)
-        case (
-            ast.AugAssign(target=ast.Name(id=name))
-            | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr())
-        ):
-            value = ast.Name(name)
-        case _:
-            return tree
-    for node in ast.walk(value):
-        if isinstance(node, (ast.Name, ast.Tuple, ast.List, ast.Starred)):
-            node.ctx = ast.Load()
-        ast.copy_location(node, last)
-    end = ast.copy_location(ast.Expr(value), last)
-    return ast.fix_missing_locations(ast.Module([*tree.body[:-1], last, end], tree.type_ignores))
-
-
-def _has_names_alone(target: ast.expr) -> bool:
-    match target:
-        case ast.Name():
-            return True
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return all(_has_names_alone(part) for part in parts)
-        case ast.Starred(value=inner):
-            return _has_names_alone(inner)
-    return False
 
 
 def _is_exit(value: object) -> bool:
