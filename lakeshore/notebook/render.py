@@ -144,7 +144,7 @@ class PanelState:
 
 def panel_html(state: PanelState, now: float) -> str:
     """Return the live panel without stylesheet and figure, at `now` by the plane's clock."""
-    return _fitted(lambda share: _panel(state, now, share), HTML_BYTES)
+    return fitted(lambda share: _panel(state, now, share), HTML_BYTES)
 
 
 def _panel(state: PanelState, now: float, share: float) -> str:
@@ -182,10 +182,10 @@ def record_html(state: PanelState, now: float) -> str:
         )
 
     rich = figure + (state.result.html if isinstance(state.result, Figure) else "")
-    return _fitted(record, HTML_BYTES + len(rich.encode()))
+    return fitted(record, HTML_BYTES + len(rich.encode()))
 
 
-def _fitted(make: Callable[[float], str], most: int) -> str:
+def fitted(make: Callable[[float], str], most: int) -> str:
     """Return the fullest of what `make` gives that has at most so many bytes."""
     text = ""
     for share in _SHARES:
@@ -206,7 +206,7 @@ def opening_html(state: PanelState) -> str:
 
 def record_text(state: PanelState, now: float) -> str:
     """Return the panel as plain text: id, state, numbers, last values, log, error."""
-    return _fitted(lambda share: _text(state, now, share), TEXT_BYTES)
+    return fitted(lambda share: _text(state, now, share), TEXT_BYTES)
 
 
 def _text(state: PanelState, now: float, share: float) -> str:
@@ -250,6 +250,13 @@ def status_line(state: PanelState, now: float) -> str:
     elif state.tail:
         words.append(" ".join(state.tail[-1].text.split())[:160])
     return " · ".join(words)
+
+
+def progress_words(state: PanelState, now: float) -> str:
+    """Return how far a running job says it is, or an empty text."""
+    if state.progress is None or state.state != State.RUNNING:
+        return ""
+    return _progress_words(state, now, state.progress.fraction)
 
 
 def state_html(state: str) -> str:

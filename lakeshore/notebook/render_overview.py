@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from types import MappingProxyType
 from typing import Any
 
-from lakeshore.notebook.render import caption_html, duration, notes_html, state_html
+from lakeshore.notebook.render import HTML_BYTES, caption_html, duration, fitted, notes_html, state_html
 from lakeshore.notebook.render_numbers import LEFT
 from lakeshore.notebook.render_style import STYLE
 from lakeshore.notebook.render_values import clip
@@ -16,6 +17,19 @@ from lakeshore.states import TERMINAL, State
 
 LINES_SHOWN = 20
 _URGENCY = [State.FAILED, State.RUNNING, State.QUEUED, State.CANCELLED, State.SUCCEEDED]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSaid:
+    """What a job of a fan-out has told of itself: how far it is, and its last values as lines of text."""
+
+    progress: str = ""
+    values: tuple[str, ...] = ()
+
+    @property
+    def newest(self) -> str:
+        """The last of the values, or an empty text."""
+        return self.values[-1] if self.values else ""
 
 
 @dataclass(slots=True)
@@ -32,12 +46,15 @@ class GroupState:
         What the reader should know now.
     names : dict of str to str
         What each job is, by id, such as ``"train(lr=0.1)"``; ``""`` where that is not known.
+    said : dict of str to JobSaid
+        What each job has told, by id; only of jobs that are shown.
     """
 
     name: str | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
+    said: dict[str, JobSaid] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,12 +71,14 @@ class QueueState:
 
 def group_html(state: GroupState, now: float) -> str:
     """Return the live group panel, without stylesheet."""
-    return f'<div class="lakeshore-panel lk-live" role="status" aria-live="off">{_group(state, now)}</div>'
+    # No <details> here: the next update would close what the reader has just opened.
+    head = '<div class="lakeshore-panel lk-live" role="status" aria-live="off">'
+    return fitted(lambda share: f"{head}{_group(state, now, share, fold=False)}</div>", HTML_BYTES)
 
 
 def group_record(state: GroupState, now: float) -> str:
-    """Return the static record of a group."""
-    return _record(_group(state, now))
+    """Return the static record of a group; a click on a job's newest value opens the last ones."""
+    return fitted(lambda share: _record(_group(state, now, share, fold=True)), HTML_BYTES)
 
 
 def group_text(state: GroupState, now: float) -> str:
@@ -67,7 +86,7 @@ def group_text(state: GroupState, now: float) -> str:
     name = clip(state.name, 80) if state.name else "group"
     lines = [f"{name} · {counts_text(_counts(state.rows))}", *state.notes]
     shown = pick(state.rows)
-    lines += [_line(row, state.names, now) for row in shown]
+    lines += [_line(row, state.names, now, state.said.get(row["id"])) for row in shown]
     if len(shown) < len(state.rows):
         lines.append(f"  and {len(state.rows) - len(shown)} more")
     return "\n".join(lines)
@@ -113,20 +132,24 @@ def _record(inner: str) -> str:
     return f'<style>{STYLE}</style><div class="lakeshore-panel lk-record" role="status">{inner}</div>'
 
 
-def _group(state: GroupState, now: float) -> str:
+def _group(state: GroupState, now: float, share: float, *, fold: bool) -> str:
     counts = _counts(state.rows)
     total, done = len(state.rows), sum(n for name, n in counts.items() if name in TERMINAL)
     ended = f'<span class="lk-mute">{done} of {total} ended</span>'
     parts = [*([_name(state.name)] if state.name else []), ended, *_counted(counts)]
-    share = 100 * done / total if total else 0
-    inner = f'<i style="width:{share:.1f}%"></i>'
-    bar = f'<div class="lk-bar" role="progressbar" aria-valuenow="{share:.0f}">{inner}</div>'
-    shown = pick(state.rows)
+    percent = 100 * done / total if total else 0
+    inner = f'<i style="width:{percent:.1f}%"></i>'
+    bar = f'<div class="lk-bar" role="progressbar" aria-valuenow="{percent:.0f}">{inner}</div>'
+    shown = pick(state.rows)[: max(1, round(LINES_SHOWN * share))]
+    said = {
+        id: each if fold and share == 1 else JobSaid(each.progress, each.values[-1:])
+        for id, each in state.said.items()
+    }
     more = caption_html(f"and {total - len(shown)} more") if len(shown) < total else ""
     return (
         f'<div class="lk-head">{" · ".join(parts)}</div>'
         f"{bar if done < total else ''}{notes_html(state.notes)}"
-        f'<div class="lk-body"><div>{_table(shown, state.names, now)}{more}</div></div>'
+        f'<div class="lk-body"><div>{_table(shown, state.names, now, said)}{more}</div></div>'
     )
 
 
@@ -150,7 +173,12 @@ def pick(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     return sorted(rows, key=lambda row: _URGENCY.index(row["state"]))[:LINES_SHOWN]
 
 
-def _table(rows: Sequence[dict[str, Any]], names: dict[str, str], now: float) -> str:
+def _table(
+    rows: Sequence[dict[str, Any]],
+    names: dict[str, str],
+    now: float,
+    said: Mapping[str, JobSaid] = MappingProxyType({}),
+) -> str:
     named = any(names.get(row["id"]) for row in rows)
     columns = ["state", *(["job"] if named else []), "id", "time", ""]
     head = "".join(f"<th{'' if name == 'time' else LEFT}>{name}" for name in columns)
@@ -158,15 +186,26 @@ def _table(rows: Sequence[dict[str, Any]], names: dict[str, str], now: float) ->
         f"<tr><td{LEFT}>{state_html(row['state'])}"
         + (f"<td{LEFT}>{escape(_job(row, names))}" if named else "")
         + f'<td{LEFT}><code class="lk-id">{escape(row["id"])}</code>'
-        f"<td>{escape(_spent(row, now))}<td{LEFT}>{escape(_said(row))}"
+        f"<td>{escape(_spent(row, now))}<td{LEFT}>{_told(row, said.get(row['id']))}"
         for row in rows
     )
     table = f'<table><thead align="right"><tr>{head}<tbody align="right">{lines}</table>'
     return f'<div class="lk-scroll">{table}</div>'
 
 
-def _line(row: dict[str, Any], names: dict[str, str], now: float) -> str:
-    said = "  ".join(filter(None, [_job(row, names), _said(row)]))
+def _told(row: dict[str, Any], told: JobSaid | None) -> str:
+    words = escape(_said(row, told))
+    if told is None or not told.values:
+        return words
+    newest = escape(told.newest, quote=False)
+    if len(told.values) == 1:
+        return " · ".join(filter(None, [words, newest]))
+    lines = escape("\n".join(told.values), quote=False)
+    return f"{words}<details><summary>{newest}</summary><pre>{lines}</pre></details>"
+
+
+def _line(row: dict[str, Any], names: dict[str, str], now: float, told: JobSaid | None = None) -> str:
+    said = "  ".join(filter(None, [_job(row, names), _said(row, told), told.newest if told else ""]))
     return f"  {row['id']}  {row['state']:<9}  {_spent(row, now):>8}  {said}".rstrip()
 
 
@@ -180,10 +219,11 @@ def _spent(row: dict[str, Any], now: float) -> str:
     return duration((row["finished_at"] or now) - row["started_at"])
 
 
-def _said(row: dict[str, Any]) -> str:
+def _said(row: dict[str, Any], told: JobSaid | None = None) -> str:
     words = [f"attempt {row['attempt']}"] if row["attempt"] > 1 else []
     if row["state"] == State.FAILED and row["error"]:
         words.append(clip(row["error"].splitlines()[0], 120))
     elif row["state"] == State.RUNNING and row["worker_id"]:
         words.append(f"on {clip(row['worker_id'], 60)}")
+        words += [told.progress] if told and told.progress else []
     return " · ".join(words)

@@ -8,13 +8,17 @@ from typing import Any
 
 from lakeshore.errors import UnknownInvocation
 from lakeshore.notebook import render_overview as render
-from lakeshore.notebook.render_overview import GroupState, QueueState
+from lakeshore.notebook.render import progress_words
+from lakeshore.notebook.render_overview import GroupState, JobSaid, QueueState
 from lakeshore.notebook.render_packed import call_shown
-from lakeshore.notebook.stream_feed import POLL_SECONDS, no_worker_note, worker_present
+from lakeshore.notebook.render_values import clip
+from lakeshore.notebook.stream_feed import POLL_SECONDS, JobFeed, no_worker_note, worker_present
 from lakeshore.planes.contract import Plane
 from lakeshore.states import TERMINAL, State
 
 RECENT = 10
+VALUES_SHOWN, VALUE_TEXT = 5, 100
+"""Of each job in a fan-out: its last values, and the characters of each."""
 
 
 class GroupFeed:
@@ -46,6 +50,7 @@ class GroupFeed:
         self._rows: dict[str, dict[str, Any] | None] = dict.fromkeys(ids)
         self._open = list(self._rows)
         self._missing: set[str] = set()
+        self._feeds: dict[str, JobFeed | None] = {}
         self.panel = GroupState(name)
         self.ended = not ids
 
@@ -96,7 +101,7 @@ class GroupFeed:
         ]
         self.panel.rows = [row for row in self._rows.values() if row is not None]
         self.ended = not self._open
-        changed |= self._take_names(deadline)
+        changed |= self._take_names(deadline) | self._take_said(deadline)
         notes = self._notes()
         changed, self.panel.notes = changed or notes != self.panel.notes, notes
         return changed or self.ended
@@ -147,6 +152,27 @@ class GroupFeed:
             self.panel.names[id] = call_shown(self._plane.envelope(id))
         return bool(unnamed)
 
+    def _take_said(self, deadline: float) -> bool:
+        """Follow the shown jobs that have begun, those first that were not looked at the last time."""
+        shown = [row["id"] for row in render.pick(self.panel.rows) if row["started_at"] is not None]
+        self._feeds = {id: feed for id, feed in self._feeds.items() if id in shown}
+        for id in shown:
+            if id not in self._feeds:
+                self._feeds[id] = JobFeed(self._plane, id, clock=self._clock)
+        changed = False
+        for id, feed in list(self._feeds.items()):
+            if feed is None:
+                continue
+            if time.monotonic() > deadline and not self.ended:
+                break
+            feed.poll()
+            said = _said(feed, self._clock())
+            changed |= said != self.panel.said.get(id)
+            self.panel.said[id] = said
+            del self._feeds[id]
+            self._feeds[id] = None if feed.ended else feed  # now the last in turn
+        return changed
+
     def _has_ended(self, id: str) -> bool:
         row = self._rows[id]
         return row is not None and row["state"] in TERMINAL
@@ -159,6 +185,12 @@ class GroupFeed:
             if not worker_present(self._plane, queue, self._clock()):
                 notes.append(no_worker_note(queue))
         return notes
+
+
+def _said(feed: JobFeed, now: float) -> JobSaid:
+    shown = [*feed.panel.tail[-VALUES_SHOWN:], *([feed.panel.result] if feed.panel.result else [])]
+    values = tuple(clip(" ".join(each.text.split()), VALUE_TEXT) for each in shown)
+    return JobSaid(progress_words(feed.panel, now), values)
 
 
 def queue_state(plane: Plane, name: str, now: float) -> QueueState:

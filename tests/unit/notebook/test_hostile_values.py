@@ -20,6 +20,7 @@ from lakeshore.notebook import stream_feed
 from lakeshore.notebook.render_balance import MAX_DEPTH, balanced
 from lakeshore.notebook.render_values import MAX_HTML_BYTES, Figure, bundle_figure, sanitise
 from lakeshore.notebook.stream_feed import JobFeed
+from lakeshore.notebook.stream_overview import GroupFeed
 
 HUGE = 10**400
 INTS = st.integers() | st.sampled_from([HUGE, -HUGE, 10**4000, 2**63, 10**308, 10**309])
@@ -87,13 +88,14 @@ def followed(plane: Dispatch, *values: Any, log: Any = (), progress: Any = ()) -
             plane.journal_extend(journal, wire.value_frames(value))
     feed = JobFeed(plane, id)
     feed.poll()
-    plane.ack(id, "w")
+    plane.ack(id, "w", result=wire.pack(values[0]) if values else None)
     return feed
 
 
 def check(feed: JobFeed) -> None:
     """Draw all forms and check their bounds."""
-    figure = len(feed.panel.figure.html.encode()) if feed.panel.figure else 0
+    rich = {each for each in (feed.panel.figure, feed.panel.result) if isinstance(each, Figure)}
+    figure = sum(len(each.html.encode()) for each in rich)
     live, record, text = (part.encode() for part in (feed.html(), feed.record(), feed.text()))
     feed.line().encode()
     feed.opening().encode()
@@ -154,6 +156,21 @@ def test_a_record_has_a_bound_whatever_a_job_yields(plane: Dispatch, text: str) 
     check(feed)
     feed.panel.tail = feed.panel.tail[-1:]
     check(feed)
+    feed.poll()
+    assert feed.ended and feed.panel.result is not None
+    check(feed)
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_a_fan_outs_record_has_a_bound(plane: Dispatch, text: str) -> None:
+    ids = [followed(plane, *[text] * 20, progress=[{"done": 1, "note": text}]).id for _ in range(25)]
+    feed = GroupFeed(plane, ids, name=text)
+    feed.poll()
+    for row in feed.panel.rows:
+        row["state"], row["error"], row["worker_id"] = "failed", text, text
+    assert len(feed.html().encode()) <= 14_000
+    assert len(feed.record().encode()) <= 14_000
+    assert "more" in feed.record()
 
 
 FORMATS = "b i em strong code small s u".split()

@@ -325,6 +325,30 @@ def test_a_group_counts_its_jobs(plane: Dispatch) -> None:
         missing.require()
 
 
+def test_a_group_shows_how_far_each_job_is_and_opens_its_last_values(plane: Dispatch) -> None:
+    jobs = [Job(plane) for _ in range(3)]
+    for job in jobs[:2]:
+        job.claim()
+    jobs[0].progress(3, 10, "epoch 3")
+    jobs[0].emit({"loss": 0.5}, {"loss": 0.25})
+    feed = GroupFeed(plane, [job.id for job in jobs])
+    assert feed.poll()
+    assert "3 of 10, 30%" in feed.html() and "epoch 3" in feed.text()
+    assert "loss=0.25" in feed.html() and "<details>" not in feed.html()
+    jobs[1].emit("<b>")
+    assert feed.poll() and "&lt;b&gt;" in feed.html()
+    for job in jobs[:2]:
+        job.succeed()
+    jobs[2].claim()
+    jobs[2].emit(7, 8)
+    jobs[2].succeed()
+    feed.poll()
+    record = feed.record()
+    assert feed.ended and record.count("<details>") == 2
+    assert "<summary>loss=0.25</summary><pre>loss=0.5\nloss=0.25</pre>" in record
+    assert "<summary>8</summary><pre>7\n8</pre>" in record and "30%" not in record
+
+
 def test_a_queue_as_it_stands(plane: Dispatch, job: Job) -> None:
     state = queue_state(plane, "gpu", time.time())
     assert state.counts["queued"] == 1 and state.rows[0]["id"] == job.id
