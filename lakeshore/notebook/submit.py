@@ -8,7 +8,6 @@ import ast
 import inspect
 import linecache
 import math
-import reprlib
 import sys
 import time
 from collections.abc import Callable
@@ -30,11 +29,6 @@ from lakeshore.queues.encoding import submission
 _FUTURES = 0
 for _feature in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _feature).compiler_flag
-_CALLS_SHOWN = 10
-_CALL_WIDTH = 80
-_ARGUMENT = reprlib.Repr()
-_ARGUMENT.maxlevel = 2
-_ARGUMENT.maxother = _ARGUMENT.maxstring = 30
 
 
 @dataclass(slots=True)
@@ -51,14 +45,6 @@ class Call:
         """The function's own name."""
         inner = getattr(self.fn, "func", self.fn)
         return str(getattr(inner, "__name__", type(inner).__name__))
-
-    @property
-    def text(self) -> str:
-        """The call in a line, arguments cut short."""
-        words = [_ARGUMENT.repr(value) for value in self.args]
-        words += [f"{key}={_ARGUMENT.repr(value)}" for key, value in self.kwargs.items()]
-        text = " ".join(f"{self.name}({', '.join(words)})".split())
-        return text if len(text) <= _CALL_WIDTH else f"{text[: _CALL_WIDTH - 1]}…"
 
 
 def submit(
@@ -117,7 +103,7 @@ def submit(
     answer = _ids(shape)
     shell.user_ns.update({name: answer for name in (*plan.targets, options.out, "_lakeshore") if name})
     with one_line(), jobs.interruptible(plane, ids, options.on_interrupt):
-        _say(plan, calls, items, options, plane)
+        _say(plan, items, ids, options, plane)
         panel = _show(plan, items, ids, options, plane)
         results = None if options.wait is None else _wait(panel, plane, ids, options)
     if options.result:
@@ -255,16 +241,11 @@ def _wait(panel: Any, plane: Plane, ids: list[str], options: argparse.Namespace)
 
 
 def _say(
-    plan: cell.Plan, calls: list[Call], items: list[Submission], options: argparse.Namespace, plane: Plane
+    plan: cell.Plan, items: list[Submission], ids: list[str], options: argparse.Namespace, plane: Plane
 ) -> None:
     if options.quiet:
         return
-    ids = [call.id for call in calls]
     lines = list(plan.hints)
-    if len(calls) > 1:
-        lines += [f"{id} {call.text}" for call, id in zip(calls[:_CALLS_SHOWN], ids, strict=False)]
-        if len(calls) > _CALLS_SHOWN:
-            lines.append(f"… and {len(calls) - _CALLS_SHOWN} more")
     for item, id in zip(items, ids, strict=True):
         row = plane.get(id) if id != item.id else None
         if row is not None:
