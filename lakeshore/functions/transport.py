@@ -215,12 +215,14 @@ def _mind_size(
 ) -> None:
     rows = [row for row in capture_report(fn, args, kwargs)[:3] if row[2] > 0]
     largest = ", ".join(f"{name!r} ({kind}, {_shown_size(count)})" for name, kind, count in rows)
-    what = f"{label_of(fn)}() takes {_shown_size(size)} along by value"
+    what, takes = f"{label_of(fn)}()", f"{_shown_size(size)} along by value"
     names = f"; the largest: {largest}" if largest else ""
     way = "Load it inside the function, or write it to a file and pass the path."
     if limit is not None and size > limit:
-        raise CaptureError(f"cannot ship {what}, over the limit of {_shown_size(limit)}{names}. {way}")
-    warnings.warn(f"{what}{names}. {way}", capture.LargeCaptureWarning, stacklevel=2)
+        raise CaptureError(
+            f"cannot ship {what}: it takes {takes}, over the limit of {_shown_size(limit)}{names}. {way}"
+        )
+    warnings.warn(f"{what} takes {takes}{names}. {way}", capture.LargeCaptureWarning, stacklevel=2)
 
 
 class _Culprit(Exception):

@@ -32,7 +32,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong as a usage error that shows the usage."""
-        raise UsageError(f"{message}. {' '.join(self.format_usage().split())} (-h for more)")
+        sentence = message if message.endswith((".", "?")) else f"{message}."
+        raise UsageError(f"{sentence} Usage: {self._short()} (-h for more)")
+
+    def _short(self) -> str:
+        """Return the usage without the flags' names."""
+        words = [self.prog]
+        for action in self._actions:
+            if not action.option_strings:
+                name = str(action.metavar or action.dest)
+                words.append(
+                    {"?": f"[{name}]", "*": f"[{name}…]", "+": f"{name}…"}.get(str(action.nargs), name)
+                )
+        if any(action.option_strings and action.dest != "help" for action in self._actions):
+            words.append("[flags]")
+        return " ".join(words)
 
     def print_help(self, file: Any = None) -> NoReturn:
         """Hand the help text to whoever runs the magic."""
@@ -61,7 +75,10 @@ def _text(text: str) -> str:
 
 
 def _finite(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"{text!r}: wants a finite number")
     return number
@@ -87,7 +104,10 @@ def _size(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: wants 1 or more")
     return number
@@ -309,7 +329,7 @@ def parse(command: str, words: list[str]) -> argparse.Namespace:
     namespace, unknown = made.parse_known_args(_bind_values(command, words))
     if unknown:
         word = unknown[0].partition("=")[0]
-        made.error(f"unknown argument {unknown[0]!r}.{nearest(word, flags(command))}".rstrip("."))
+        made.error(f"unknown argument {unknown[0]!r}.{nearest(word, flags(command))}")
     return namespace
 
 
