@@ -26,6 +26,9 @@ class Stream:
         here, in any process. -1 at the start.
     attempt : int
         The attempt the last value belongs to.
+    run : int
+        The seq at which the run began that the last value belongs to; it differs after every retry,
+        release and requeue, where `attempt` may repeat. -1 for the first.
     gap : int
         Frames that were trimmed before they could be read here.
 
@@ -53,6 +56,7 @@ class Stream:
         self.id = id
         self.cursor = since
         self.attempt = 1
+        self.run = -1
         self.gap = 0
         self.timeout = timeout
         self.plane = plane
@@ -114,6 +118,7 @@ class Stream:
         event = self._values.feed(data)
         if event is not None and event.kind == "attempt":
             self.attempt = int((event.meta or {}).get("attempt", self.attempt + 1))
+            self.run = seq
             self._failure = None
         elif event is not None and event.kind == "error":
             self._failure = event

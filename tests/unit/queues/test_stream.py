@@ -104,7 +104,9 @@ def test_a_released_attempt_does_not_mix_with_the_next(q):
     job.claim()
     job.emit("kept")
     job.succeed()
-    assert list(q.stream(job.id)) == ["kept"]
+    stream = q.stream(job.id)
+    assert list(stream) == ["kept"]
+    assert (stream.attempt, stream.run) == (1, 1)
 
 
 def test_a_failure_comes_after_the_values(q):
