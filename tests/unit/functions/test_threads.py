@@ -1,14 +1,11 @@
 """The run context in the threads and pools that a body starts."""
 
-import contextlib
+import ctypes
 import os
-import sys
 import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
-
-import pytest
 
 from lakeshore import run, udf
 from lakeshore.context import job_context
@@ -148,37 +145,43 @@ def test_a_local_udf_carries_too():
         assert body() == "p"
 
 
-@pytest.mark.parametrize("line", range(1, 12))
-def test_an_exception_from_outside_leaves_no_body_behind(line):
-    """One that surfaces at the n-th line of entering or leaving, as a stopped job's may."""
-    code = {threads.carrying.__enter__.__code__, threads.carrying.__exit__.__code__}
-    code |= {getattr(threads._Patches, name).__code__ for name in ("enter", "leave", "_install", "_remove")}
-    seen = 0
+def test_a_body_whose_end_was_cut_off_counts_no_longer_than_its_frame():
+    def cut_off():
+        carrying().__enter__()  # an exception from outside came before the way out
+        assert threading.Thread.start is not START
 
-    def trace(frame, event, argument):
-        nonlocal seen
-        if frame.f_code not in code:
-            return None
-        seen += 1
-        if seen == line:
-            raise JobCancelled
-        return trace
+    cut_off()
+    assert in_thread() is None
+    assert in_job(in_thread) == "job"
+    assert threading.Thread.start is START
+    assert ThreadPoolExecutor.submit is SUBMIT
 
-    for at in ("enter", "leave"):
-        seen = 0
-        before = sys.gettrace()
-        with contextlib.suppress(JobCancelled):
+
+def test_an_exception_from_outside_at_any_moment_leaves_no_body_behind():
+    stop_at = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    going, stopped, ended = threading.Semaphore(0), threading.Semaphore(0), False
+
+    def bodies():
+        while not ended:
             try:
-                if at == "enter":
-                    sys.settrace(trace)
-                with carrying():
-                    if at == "leave":
-                        sys.settrace(trace)
-            finally:
-                sys.settrace(before)
-        assert in_job(in_thread) == "job"  # the next body carries
-        assert threading.Thread.start is START
-        assert ThreadPoolExecutor.submit is SUBMIT
+                going.release()
+                while True:
+                    with carrying():
+                        pass
+            except JobCancelled:
+                stopped.release()
+
+    thread = threading.Thread(target=bodies, daemon=True)
+    thread.start()
+    for n in range(200):
+        assert going.acquire(timeout=5)
+        ended = n == 199
+        stop_at(ctypes.c_ulong(thread.ident), ctypes.py_object(JobCancelled))
+        assert stopped.acquire(timeout=5)
+    thread.join(5)
+    assert in_job(in_thread) == "job"  # the next body carries
+    assert threading.Thread.start is START
+    assert ThreadPoolExecutor.submit is SUBMIT
 
 
 def test_a_fork_while_another_thread_enters_does_not_hang():
