@@ -32,9 +32,9 @@ NUMPY = st.sampled_from(
         ),
         *(np.float64(x) for x in ("nan", "inf", "-inf")),
         np.float16("inf"),
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "s"),
         np.datetime64("2026-01-01"),
-        np.timedelta64("NaT"),
+        np.timedelta64("NaT", "s"),
         np.timedelta64(5, "s"),
         np.timedelta64(5, "Y"),
         np.array(3),
@@ -110,7 +110,7 @@ def check(feed: JobFeed) -> None:
 @example(values=[{"step": HUGE, "total": 5}], told=1, total=HUGE)
 @example(values=[{"step": 1, "total": HUGE}, {"progress": Fraction(1, HUGE)}], told=-HUGE, total=None)
 @example(values=[{"n": Fraction(HUGE, 3)}, {"n": 0.5}], told=float("nan"), total=float("inf"))
-@example(values=[{"t": np.timedelta64(5, "s")}, {"t": np.timedelta64("NaT")}], told=1.0, total=None)
+@example(values=[{"t": np.timedelta64(5, "s")}, {"t": np.timedelta64("NaT", "s")}], told=1.0, total=None)
 def test_every_value_of_the_wire_can_be_shown(
     plane: Dispatch, values: list[Any], told: Any, total: Any
 ) -> None:
