@@ -37,6 +37,7 @@ class _Patches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._holder = 0
         self._bodies: set[weakref.ref[carrying]] = set()  # quicker than a WeakSet
         self._start: Callable[..., None] = threading.Thread.start
         self._submit: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
@@ -45,17 +46,27 @@ class _Patches:
         os.register_at_fork(after_in_child=self._in_child)
 
     def enter(self, body: carrying) -> None:
+        if self._within():
+            return
         with self._lock:
+            self._holder = threading.get_ident()
             if not self._bodies:
                 self._remove()
                 self._install()
             self._bodies.add(weakref.ref(body, self._bodies.discard))
 
     def leave(self, body: carrying) -> None:
+        if self._within():
+            return
         with self._lock:
+            self._holder = threading.get_ident()
             self._bodies.discard(weakref.ref(body))
             if not self._bodies:
                 self._remove()
+
+    def _within(self) -> bool:
+        """Whether the garbage collector runs this, a body's end, within a line below that holds the lock."""
+        return self._lock.locked() and self._holder == threading.get_ident()
 
     def _in_child(self) -> None:
         self._lock = threading.Lock()  # another thread may have held it
