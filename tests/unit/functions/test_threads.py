@@ -164,13 +164,16 @@ def test_an_exception_from_outside_at_any_moment_leaves_no_body_behind():
     stop_at = ctypes.pythonapi.PyThreadState_SetAsyncExc
     going, stopped, ended = threading.Semaphore(0), threading.Semaphore(0), False
 
+    def body_after_body():
+        going.release()
+        while not ended:
+            with carrying():
+                pass
+
     def bodies():
         while not ended:
             try:
-                going.release()
-                while not ended:
-                    with carrying():
-                        pass
+                body_after_body()
             except JobCancelled:
                 stopped.release()
 
