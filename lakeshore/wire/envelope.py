@@ -73,13 +73,12 @@ class Envelope:
         wrong = _wrong_field(table)
         if wrong:
             raise PackError(f"cannot pack envelope {self.id!r}: {wrong}")
-        try:
-            data = plain_packb(table)
-        except Exception:  # noqa: BLE001 - `pack` knows the reason and names the path
-            pack(table, at="envelope")
+        data = _packed(table)
+        if data is None:
+            pack(table, at="envelope")  # it knows the reason and names the path
             raise PackError(
                 f"cannot pack envelope {self.id!r}: fn and cfg take plain values only, no tuples and such"
-            ) from None
+            )
         if limit is not None and len(data) > limit:
             raise PackError(oversize(f"envelope {self.id!r}", len(data), limit))
         return data
@@ -130,6 +129,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "parent": (str, type(None)),
 }
 _DEFAULTS: dict[str, Any] = {"prefix": "", "key": None, "cfg": None, "parent": None}
+
+
+def _packed(table: dict[str, Any]) -> bytes | None:
+    try:
+        data: bytes = plain_packb(table)
+    except Exception:  # noqa: BLE001 - the caller asks `pack` why, away from this handler
+        return None
+    return data
 
 
 def _wrong_field(table: dict[str, Any]) -> str | None:

@@ -56,11 +56,8 @@ def pack(value: Any, *, limit: int | None = None, at: str = "") -> bytes:
         When something in it has no exact form on the wire (the message has the path to it and the
         way out), when it is nested too deep or holds itself, or when it is over `limit`.
     """
-    try:
-        data: bytes = _packers[0](value)
-        if len(data) > MAX_DEPTH or _SUSPECT.search(data) is not None:
-            _check(value, MAX_DEPTH, asked=True)
-    except Exception:  # noqa: BLE001 - whatever stopped the fast path, the walk packs it or says why not
+    data = _pack_fast(value)
+    if data is None:  # not within a handler: a refusal would show what stopped the fast path as its context
         data = _pack_walking(value, at)
     if limit is not None and len(data) > limit:
         raise PackError(oversize(f"value{' at ' + at if at else ''}", len(data), limit))
@@ -92,6 +89,17 @@ def _size(count: int) -> str:
 
 
 # ---- packing
+
+
+def _pack_fast(value: Any) -> bytes | None:
+    """Return the bytes that msgpack's C code makes, or None where the walk has to decide."""
+    try:
+        data: bytes = _packers[0](value)
+        if len(data) > MAX_DEPTH or _SUSPECT.search(data) is not None:
+            _check(value, MAX_DEPTH, asked=True)
+    except Exception:  # noqa: BLE001 - whatever stopped the fast path, the walk packs it or says why not
+        return None
+    return data
 
 
 def _make_default(level: int) -> Callable[[Any], ExtType]:

@@ -518,3 +518,35 @@ def test_numbers_keep_their_kind():
     ]
     assert math.copysign(1, round_trip(-0.0)) == -1
     assert round_trip(uuid.UUID(int=1)) == uuid.UUID(int=1)
+
+
+class _Opaque:
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _Opaque(),
+        {"a": [(_Opaque(),)]},
+        "\udc80",
+        10**200_000,
+        [[[[[[(((((1, {2: _Opaque()}),),),),)]]]]]],
+        bytearray,
+        np.array([None]),
+    ],
+    ids=["leaf", "nested", "surrogate", "huge int", "deep", "class", "object array"],
+)
+def test_a_refusal_shows_nothing_of_how_packing_works(value):
+    with pytest.raises(PackError) as refused:
+        pack(value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__context__ is None
+
+
+def test_a_cycle_is_refused_without_internals():
+    loop = []
+    loop.append(loop)
+    with pytest.raises(PackError, match="contains itself") as refused:
+        pack(loop)
+    assert refused.value.__context__ is None
