@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from lakeshore.context import ambient
@@ -79,6 +80,8 @@ class Options:
 
     def cfg(self) -> dict[str, Any]:
         """Return the envelope's `cfg`."""
+        if self is NO_OPTIONS:
+            return {}
         given = (("retries", self.retries), ("backoff", self.backoff), ("timeout", self.timeout))
         named = (("name", self.name), ("log", self.log))
         return {key: value for key, value in (*given, *named) if value is not None}
@@ -86,21 +89,43 @@ class Options:
 
 NO_OPTIONS = Options()
 
-_signatures: WeakKeyDictionary[Any, inspect.Signature | None] = WeakKeyDictionary()
+
+class _Shape(NamedTuple):
+    """A signature, and how many arguments by position and nothing else make a call that fits."""
+
+    signature: inspect.Signature
+    fewest: int
+    most: float
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+_shapes: WeakKeyDictionary[Any, _Shape | None] = WeakKeyDictionary()
+
+
+def _shape(fn: Callable[..., Any]) -> _Shape | None:
     try:
-        return _signatures[fn]
+        return _shapes[fn]
     except (KeyError, TypeError):  # not seen yet, or neither hashable nor weakly referable
         pass
     try:
-        signature = inspect.signature(fn)
+        shape = _shape_of(inspect.signature(fn))
     except (ValueError, TypeError):  # a builtin that does not say
-        signature = None
+        shape = None
     with contextlib.suppress(TypeError):
-        _signatures[fn] = signature
-    return signature
+        _shapes[fn] = shape
+    return shape
+
+
+def _shape_of(signature: inspect.Signature) -> _Shape:
+    fewest, most = 0, 0.0
+    for parameter in signature.parameters.values():
+        required = parameter.default is parameter.empty
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            fewest, most = fewest + required, most + 1
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            most = math.inf
+        elif parameter.kind is parameter.KEYWORD_ONLY and required:
+            return _Shape(signature, 1, 0.0)  # never by position alone
+    return _Shape(signature, fewest, most)
 
 
 def check_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -111,9 +136,10 @@ def check_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     TypeError
         When they do not fit; names the function and the argument.
     """
-    signature = _signature(fn)
-    if signature is None:
+    shape = _shape(fn)
+    if shape is None or (not kwargs and shape.fewest <= len(args) <= shape.most):
         return
+    signature = shape.signature
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -121,6 +147,13 @@ def check_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
         near = difflib.get_close_matches(unknown[0], signature.parameters, 1) if unknown else []
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"{label_of(fn)}(): {error}. It takes {signature}.{hint}") from None
+
+
+_NO_ARGS, _NO_KWARGS = pack([]), pack({})
+
+Shared: TypeAlias = dict[tuple[int, str | None, int | None], tuple[Callable[..., Any], list[dict[str, Any]]]]
+"""The functions of a batch, by identity and options, and what is known of each; held, so that an id stays
+its own."""
 
 
 class Thunk:
@@ -176,9 +209,20 @@ class Thunk:
         return self
 
     def __envelope__(
-        self, *, id: str, plane: Plane | None = None, key: str | None = None, parent: str | None = None
+        self,
+        *,
+        id: str,
+        plane: Plane | None = None,
+        key: str | None = None,
+        parent: str | None = None,
+        shared: Shared | None = None,
     ) -> Envelope:
         """Return the envelope to submit; called by a queue.
+
+        Parameters
+        ----------
+        shared : dict, optional
+            One for a batch: calls of the same function in it describe the function once.
 
         Raises
         ------
@@ -188,12 +232,16 @@ class Thunk:
         CaptureError, TransportError
             When the function cannot be shipped.
         """
+        refused: PackError | None = None
         try:
-            args, kwargs = pack(list(self.args), at="args"), pack(self.kwargs, at="kwargs")
+            args = pack(list(self.args), at="args")
+            kwargs = pack(self.kwargs, at="kwargs") if self.kwargs else _NO_KWARGS
         except PackError as error:
-            described, args, kwargs = self._with_arguments(error), pack([]), pack({})
-        else:
-            described = self._described()
+            refused = error
+        if refused is None:
+            described = self._described(self._shared if shared is None else self._cell_of(shared))
+        else:  # away from the handler: what is raised there shows the first refusal as its context
+            described, args, kwargs = self._with_arguments(refused), _NO_ARGS, _NO_KWARGS
         prefix, running = ambient()
         return Envelope(
             id=id,
@@ -206,18 +254,22 @@ class Thunk:
             parent=running if parent is None else parent,
         )
 
-    def _described(self) -> dict[str, Any]:
+    def _cell_of(self, shared: Shared) -> list[dict[str, Any]]:
+        what = (id(self.fn), self.options.transport, self.options.capture_limit)
+        return shared.setdefault(what, (self.fn, []))[1]
+
+    def _described(self, shared: list[dict[str, Any]] | None) -> dict[str, Any]:
+        if shared:
+            return shared[0]
         # cloudpickle is loaded at the first submit, not with the decorator
         from lakeshore.functions.transport import describe
 
-        if self._shared:
-            return self._shared[0]
         options = self.options
         described = describe(
             self.fn, transport=options.transport or "auto", capture_limit=options.capture_limit
         )
-        if self._shared is not None:
-            self._shared.append(described)
+        if shared is not None:
+            shared.append(described)
         return described
 
     def _with_arguments(self, error: PackError) -> dict[str, Any]:

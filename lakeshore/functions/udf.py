@@ -7,19 +7,17 @@ import functools
 import inspect
 import itertools
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from lakeshore.context import current
-from lakeshore.errors import WaitTimeout
 from lakeshore.functions.body import BodyWrapper, Kind, kind_of
 from lakeshore.functions.local import call_local
+from lakeshore.functions.mapping import Results
 from lakeshore.functions.reference import is_installed, reference_of
 from lakeshore.functions.source import label_of
 from lakeshore.functions.thunk import Options, Thunk
-from lakeshore.states import TERMINAL
 
 if TYPE_CHECKING:
     from lakeshore.planes.contract import Plane
@@ -40,8 +38,6 @@ _SUBMIT_OPTIONS = (
     "_timeout",
     "_name",
 )
-_LOOK_AT_ONCE = 64
-_LOOK_EVERY = 0.05
 
 
 class UDF(BodyWrapper, Generic[P, R]):
@@ -179,12 +175,14 @@ class UDF(BodyWrapper, Generic[P, R]):
         *,
         _max_in_flight: int | None = None,
         _ordered: bool = True,
+        _return_exceptions: bool = False,
         **options: Any,
-    ) -> Iterator[Any]:
+    ) -> Results:
         """Submit one call for each item, in one transaction, and return an iterator over the results.
 
         All is submitted before this returns (with `_max_in_flight`: that many, then one for each
-        result taken). An item that failed raises in its turn; the others run on.
+        result taken). An item that failed raises in its turn; the others run on, and the next
+        ``next`` gives them. The iterator's `ids` are the jobs', in the items' order.
 
         Parameters
         ----------
@@ -194,6 +192,8 @@ class UDF(BodyWrapper, Generic[P, R]):
             The most calls that are submitted and not taken yet. Default: all.
         _ordered : bool
             Results in the items' order (the default), or as they finish.
+        _return_exceptions : bool
+            Give the error of an item that failed in its place instead of raising it. Default False.
         **options
             As for `submit`, but for ``_key``.
 
@@ -222,8 +222,9 @@ class UDF(BodyWrapper, Generic[P, R]):
         def submit(n: int | None) -> list[str]:
             return q.submit_many(list(itertools.islice(thunks, n)), **place)
 
-        first = submit(_max_in_flight)
-        return _in_order(q, first, submit) if _ordered else _as_finished(q, first, submit)
+        return Results(
+            q, submit, in_flight=_max_in_flight, ordered=_ordered, return_exceptions=_return_exceptions
+        )
 
     def _split(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         options = {name: given[name] for name in _SUBMIT_OPTIONS if name in given}
@@ -286,37 +287,6 @@ async def _async_values(q: SyncQueue, thunk: Thunk, place: dict[str, Any]) -> As
     inv = await aq.submit(thunk, **place)
     async for value in aq.stream(inv, timeout=None):
         yield value
-
-
-def _in_order(q: SyncQueue, first: list[str], submit: Callable[[int], list[str]]) -> Iterator[Any]:
-    flying = deque(first)
-    while flying:
-        result = q.result(flying.popleft(), timeout=None)
-        flying.extend(submit(1))
-        yield result
-
-
-def _as_finished(q: SyncQueue, first: list[str], submit: Callable[[int], list[str]]) -> Iterator[Any]:
-    flying = deque(first)
-    while flying:
-        ended = []
-        for _ in range(min(_LOOK_AT_ONCE, len(flying))):
-            flying.rotate(-1)
-            row = q.status(flying[-1])
-            if row is None or row["state"] in TERMINAL:
-                ended.append(flying.pop())
-        if not ended:
-            try:
-                # the longest submitted is the likeliest to end next; the others are looked at in between
-                result = q.result(flying[0], timeout=_LOOK_EVERY)
-            except WaitTimeout:
-                continue
-            flying.popleft()
-            flying.extend(submit(1))
-            yield result
-        for inv in ended:
-            flying.extend(submit(1))
-            yield q.result(inv, timeout=None)
 
 
 @overload

@@ -146,3 +146,39 @@ def test_calls_that_share_describe_their_function_once():
 
 def test_options_lie_over_others():
     assert Options(retries=1).over(Options(retries=2, name="n")) == Options(retries=1, name="n")
+
+
+def test_a_batch_describes_each_function_once():
+    double, shared = (lambda x: x * 2), {}
+    calls = [thunk(double, n) for n in range(3)] + [thunk(lambda x: x + 1, 3)]
+    described = [call.__envelope__(id="i", shared=shared).fn for call in calls]
+    assert described[0] is described[1] is described[2]
+    assert described[3] is not described[0]
+    assert len(shared) == 2
+    again = calls[0].__envelope__(id="i").fn
+    assert again is not described[0], "a submit of its own takes the function as it is then"
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "fits"),
+    [
+        (lambda a, b=1: None, (1,), True),
+        (lambda a, b=1: None, (1, 2), True),
+        (lambda a, b=1: None, (), False),
+        (lambda a, b=1: None, (1, 2, 3), False),
+        (lambda *a: None, (1,) * 50, True),
+        (lambda a, *b: None, (), False),
+        (lambda a, *, k: None, (1,), False),
+        (lambda *, k: None, (), False),
+        (lambda a, *, k=1: None, (1,), True),
+        (lambda a, /, **kw: None, (1,), True),
+        (lambda **kw: None, (), True),
+        (lambda: None, (1,), False),
+    ],
+)
+def test_arguments_by_position_are_counted_as_python_does(fn, args, fits):
+    if fits:
+        thunk(fn, *args)
+        return
+    with pytest.raises(TypeError, match="It takes"):
+        thunk(fn, *args)

@@ -14,9 +14,11 @@ import pytest
 from lakeshore import (
     UDF,
     Dispatch,
+    InvocationCancelled,
     InvocationFailed,
     KeyContractError,
     SyncQueue,
+    UnknownInvocation,
     run,
     run_worker,
     scope,
@@ -498,6 +500,65 @@ def test_map_raises_in_the_turn_of_what_failed(q):
     assert next(results) == 1.0
     with pytest.raises(InvocationFailed, match="ZeroDivisionError"):
         next(results)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_map_goes_on_after_a_failure_and_knows_its_ids(q, ordered):
+    results = udf(queue=q)(lambda x: 1 / x).map([1, 0, 2], _ordered=ordered)
+    assert [q.status(inv)["state"] for inv in results.ids] == ["queued"] * 3
+    drain(q)
+    got = []
+    while True:
+        try:
+            got.append(next(results))
+        except InvocationFailed as error:
+            got.append(error.id)
+        except StopIteration:
+            break
+    assert sorted(got, key=str) == sorted([1.0, results.ids[1], 0.5], key=str)
+    assert list(results) == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_map_gives_errors_in_place_where_asked_to(q, ordered):
+    results = udf(queue=q)(lambda x: 1 / x).map([1, 0, 2], _ordered=ordered, _return_exceptions=True)
+    drain(q)
+    first, error, last = sorted(results, key=lambda got: got if isinstance(got, float) else 0.7)[::-1]
+    assert (first, last, error.type, error.id) == (1.0, 0.5, "ZeroDivisionError", results.ids[1])
+
+
+def test_map_gives_a_cancelled_and_a_deleted_job_in_place(q):
+    results = udf(queue=q)(lambda x: x).map(range(3), _return_exceptions=True)
+    q.cancel(results.ids[0])
+    q.plane.prune(older_than=0, states={"cancelled"})
+    q.cancel(results.ids[1])
+    drain(q)
+    gone, cancelled, two = results
+    assert (type(gone), type(cancelled), two) == (UnknownInvocation, InvocationCancelled, 2)
+
+
+def test_map_loses_no_result_to_items_that_break(q):
+    def items():
+        yield 1
+        yield 2
+        raise OSError("the file ended")
+
+    results = udf(queue=q)(lambda x: x).map(items(), _max_in_flight=2)
+    drain(q)
+    assert next(results) == 1
+    with pytest.raises(OSError, match="the file ended"):
+        next(results)
+    assert list(results) == [2]
+
+
+def test_map_interrupted_takes_up_where_it_was(q, monkeypatch):
+    results = udf(queue=q)(lambda x: x).map([5])
+    drain(q)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(q, "result", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt()))
+        next(results)
+    assert next(results) == 5
+    assert "0 of them not taken" in repr(results)
 
 
 def test_map_of_nothing(q):
