@@ -8,6 +8,8 @@ import types
 import typing
 from typing import Any
 
+from cloudpickle import cloudpickle as engine
+
 from lakeshore.functions.reference import by_reference, is_installed
 
 
@@ -55,3 +57,12 @@ def graft(meta: Any, name: str, bases: tuple[Any, ...], kwargs: dict[str, Any]) 
     made = types.new_class(name, (stem,), {"metaclass": meta}, lambda space: space.update(kwargs))
     made.__bases__ = types.resolve_bases(bases)
     return made
+
+
+def set_enum_state(cls: Any, state: tuple[Any, Any, dict[str, dict[str, Any]]]) -> Any:
+    """Give an enum made anew its attributes, and its members what they hold."""
+    attributes, slot_state, members = state
+    engine._class_setstate(cls, (attributes, slot_state))
+    for name, own in members.items():
+        vars(cls.__members__[name]).update(own)
+    return cls

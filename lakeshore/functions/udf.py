@@ -92,7 +92,7 @@ class UDF(BodyWrapper, Generic[P, R]):
         if getattr(module, getattr(self, "__qualname__", ""), None) is not self:
             return self.by_parts()
         # A script's own function: a child process of the script finds it by name, any other by value.
-        from lakeshore.functions.transport import dumps
+        from lakeshore.functions.pickler import dumps
 
         return _find_or_load, (self.__module__, self.__qualname__, dumps(self.by_parts()))
 
@@ -261,7 +261,7 @@ def _find_or_load(module: str, qualname: str, parts: bytes) -> UDF[..., Any]:
     found = getattr(sys.modules.get(module), qualname, None)
     if isinstance(found, UDF):
         return found
-    from lakeshore.functions.transport import loads
+    from lakeshore.functions.unpickler import loads
 
     make, arguments = loads(parts)
     return cast("UDF[..., Any]", make(*arguments))

@@ -36,7 +36,7 @@ DOORS = {
     "ipywidgets": ("lakeshore/notebook/", "widgets/"),
     "traitlets": ("lakeshore/notebook/", "widgets/"),
     "httpx": ("lakeshore/planes/http.py",),
-    "cloudpickle": ("lakeshore/functions/transport.py",),
+    "cloudpickle": ("lakeshore/functions/",),
     "apsw": ("lakeshore/planes/sqlite.py", "lakeshore/planes/sqlite_"),
     "psycopg": ("lakeshore/planes/postgres.py",),
     "starlette": ("lakeshore/server/",),
