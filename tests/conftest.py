@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(skip)
+
+
+def _open_planes() -> set[Any]:
+    forks = sys.modules.get("lakeshore.planes.sqlite_fork")
+    return set(forks._planes) if forks is not None else set()
+
+
+@pytest.fixture(autouse=True)
+def _planes_closed() -> Iterator[None]:
+    """Close the SQLite planes that a test left open, or thousands would wait for the last collection."""
+    before = _open_planes()
+    yield
+    for plane in _open_planes() - before:
+        plane.close()
 
 
 @pytest.fixture
