@@ -7,114 +7,23 @@ here touches the disk before the key is known to be good, and nothing reaches ou
 from __future__ import annotations
 
 import builtins
-import os
 import posixpath
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar, Token
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
 from lakeshore.errors import KeyContractError
+from lakeshore.keys import KeyNotFound, absolute, check_prefix, inside, join, mirror, normal, paths, strings
 
-__all__ = ["KeyNotFound", "RunContext", "check_prefix", "current", "job_context", "run", "scope"]
+__all__ = ["RunContext", "current", "job_context", "run", "scope"]
 
 PROGRESS_INTERVAL = 0.1
 """Seconds between two progress reports that leave a body; the last one always does."""
 
-_DRIVE = re.compile(r"[A-Za-z]:")
-_NAME_BYTES = 255
-_LONG_ROW = 1000
 _CURRENT: ContextVar[RunContext | None] = ContextVar("lakeshore_run", default=None)
-
-
-class KeyNotFound(KeyContractError, FileNotFoundError):
-    """`run.read` was asked for a key that has no file.
-
-    Also a `FileNotFoundError`, so that code written for plain files catches it.
-    """
-
-
-def _normal(value: object, what: str) -> str:
-    """Return a well-formed key without ``.`` steps; ``..`` steps may lead."""
-    if not isinstance(value, str):
-        raise KeyContractError(f"{what} {value!r}: wants a str, got {type(value).__name__}")
-    fault = None
-    if not value:
-        fault = "is empty"
-    elif "\0" in value:
-        fault = "holds a NUL"
-    elif "\\" in value:
-        fault = "holds a backslash; separate with '/'"
-    elif value.startswith("/"):
-        fault = "is absolute"
-    elif _DRIVE.match(value):
-        fault = "starts with a drive letter"
-    else:
-        try:
-            long = any(len(part.encode()) > _NAME_BYTES for part in value.split("/"))
-        except UnicodeEncodeError:
-            fault = "is not valid Unicode text"
-        else:
-            fault = f"has a part of more than {_NAME_BYTES} bytes" if long else None
-    if fault is None:
-        normal = posixpath.normpath(value)
-        if normal != ".":
-            return normal
-        fault = "names the scope itself"
-    shown = value if len(value) <= 120 else value[:120] + "…"
-    raise KeyContractError(f"{what} {shown!r}: {fault}. Give a relative path such as 'out/model.bin'.")
-
-
-def _join(prefix: str, value: object, what: str) -> str:
-    """Return `value` below `prefix` as a path from the root, "" for the root itself."""
-    joined = posixpath.normpath(posixpath.join(prefix, _normal(value, what)))
-    if joined == ".." or joined.startswith("../"):
-        raise KeyContractError(
-            f"{what} {value!r}: climbs out of the root from scope {prefix!r}. '..' may reach a parent scope."
-        )
-    return "" if joined == "." else joined
-
-
-def _inside(root: Path, full: str, what: str, shown: object) -> Path:
-    """Return the path of `full` below `root`, links followed for the check only."""
-    path = root / full if full else root
-    real, real_root = os.path.realpath(path), os.path.realpath(root)
-    if real != real_root and not real.startswith(real_root.rstrip(os.sep) + os.sep):
-        raise KeyContractError(
-            f"{what} {shown!r}: a link leads out of the root {str(root)!r}, to {real!r}. "
-            "Keep links inside the root."
-        )
-    return path
-
-
-def _absolute(root: object) -> Path:
-    if root is None:
-        return Path.cwd()
-    if not isinstance(root, (str, os.PathLike)) or "\0" in os.fspath(cast(str, root)):
-        raise KeyContractError(f"root {root!r}: wants a directory's path")
-    if isinstance(root, Path) and root.is_absolute() and ".." not in root.parts:
-        return root
-    # abspath, not resolve: the user sees the path they gave, and a later chdir cannot move it
-    return Path(os.path.abspath(cast(str, root)))  # noqa: PTH100
-
-
-def check_prefix(prefix: object) -> str:
-    """Return a scope prefix in its normal form, relative to the root.
-
-    Parameters
-    ----------
-    prefix : str
-        A relative POSIX path; ``""`` is the root.
-
-    Raises
-    ------
-    KeyContractError
-        When it is malformed or climbs out of the root.
-    """
-    return "" if prefix == "" else _join("", prefix, "prefix")
 
 
 class _Meter:
@@ -228,10 +137,10 @@ class RunContext:
         KeyContractError
             When the key is malformed, leaves the root, or one of its parents is a file.
         """
-        full = _join(self.prefix, key, "key")
+        full = join(self.prefix, key, "key")
         if full in ("", self.prefix):
             raise KeyContractError(f"key {key!r}: names a scope, not something in it")
-        path = _inside(self.root, full, "key", key)
+        path = inside(self.root, full, "key", key)
         try:
             (path if dir else path.parent).mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
@@ -251,7 +160,7 @@ class RunContext:
         KeyNotFound
             When nothing is there (a `KeyContractError` and a `FileNotFoundError`).
         """
-        path = _inside(self.root, _join(self.prefix, key, "key"), "key", key)
+        path = inside(self.root, join(self.prefix, key, "key"), "key", key)
         if not path.exists():
             raise KeyNotFound(
                 f"read: key {key!r} has no file in scope {self.prefix!r} ({path}). "
@@ -261,16 +170,16 @@ class RunContext:
 
     def read_all(self, manifest: Any) -> Any:
         """Return the paths of a manifest's keys in the manifest's own shape (str, list, tuple, dict)."""
-        return _mirror(manifest, self.read)
+        return mirror(manifest, self.read)
 
     def write_all(self, manifest: Any) -> Any:
         """Return paths to write in the manifest's own shape; every key is checked before one is made."""
 
         def check(key: str) -> None:
-            _inside(self.root, _join(self.prefix, key, "key"), "key", key)
+            inside(self.root, join(self.prefix, key, "key"), "key", key)
 
-        _mirror(manifest, check)
-        return _mirror(manifest, self.write)
+        mirror(manifest, check)
+        return mirror(manifest, self.write)
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Report how far the body is; at most 10 reports a second leave it, and the last one always.
@@ -309,7 +218,7 @@ class RunContext:
         }
         for full, (key, path) in self._written.items():
             if given.isdisjoint((posixpath.normpath(key), posixpath.relpath(full, self._base or "."))):
-                if str(path) in given or str(path) in _paths(result):
+                if str(path) in given or str(path) in paths(result):
                     raise KeyContractError(
                         f"key {key!r} was written, and you returned the path that run.write gave; "
                         f"return the key {key!r}. `run.read(key)` gives the path wherever it is needed."
@@ -323,40 +232,6 @@ class RunContext:
                     f"key {key!r} was returned but there is no file at {str(path)!r}. "
                     "Write to the path that run.write gave, or do not ask for the key."
                 )
-
-
-def strings(value: object, depth: int = 8) -> Iterator[str]:
-    """Yield the strings of a manifest: a str, or lists, tuples and dict values of them."""
-    if isinstance(value, str):
-        yield value
-    elif depth and isinstance(value, (list, tuple)):
-        # a long row of numbers is data, and is not gone through in search of a key
-        if len(value) > _LONG_ROW and not isinstance(value[0], (str, list, tuple, dict)):
-            return
-        for item in value:
-            yield from strings(item, depth - 1)
-    elif depth and isinstance(value, dict):
-        for item in value.values():
-            yield from strings(item, depth - 1)
-
-
-def _paths(value: object, depth: int = 8) -> Iterator[str]:
-    """Yield the `Path` objects of a result, as text, from where `strings` would look for keys."""
-    if isinstance(value, PurePath):
-        yield str(value)
-    elif depth and isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value[:_LONG_ROW]:
-            yield from _paths(item, depth - 1)
-
-
-def _mirror(manifest: Any, at: Callable[[str], Any]) -> Any:
-    if isinstance(manifest, dict):
-        return {name: _mirror(item, at) for name, item in manifest.items()}
-    if isinstance(manifest, list):
-        return [_mirror(item, at) for item in manifest]
-    if isinstance(manifest, tuple):
-        return tuple(_mirror(item, at) for item in manifest)
-    return at(manifest)
 
 
 def ambient() -> tuple[str, str | None]:
@@ -460,10 +335,10 @@ def job_context(
     KeyContractError
         When the prefix is malformed, climbs out of the root, or a link leads it out.
     """
-    where = _absolute(root)
+    where = absolute(root)
     inner = check_prefix(prefix)
     if inner:
-        _inside(where, inner, "prefix", prefix)
+        inside(where, inner, "prefix", prefix)
     return _Entered(
         RunContext(
             prefix=inner,
@@ -509,17 +384,17 @@ class scope:
 
     def __init__(self, prefix: str, root: str | Path | None = None) -> None:
         if prefix != "":
-            _normal(prefix, "scope")
+            normal(prefix, "scope")
         self._prefix = prefix
-        self._root = None if root is None else _absolute(root)
+        self._root = None if root is None else absolute(root)
         self._entered: list[tuple[RunContext, Token[RunContext | None]]] = []
 
     def __enter__(self) -> RunContext:
         outer = current()
         root = self._root or outer.root
-        prefix = _join(outer.prefix, self._prefix, "scope") if self._prefix else outer.prefix
+        prefix = join(outer.prefix, self._prefix, "scope") if self._prefix else outer.prefix
         if prefix:
-            _inside(root, prefix, "scope", self._prefix)
+            inside(root, prefix, "scope", self._prefix)
         context = outer._below(prefix, root, fresh=False)
         self._entered.append((context, _CURRENT.set(context)))
         return context

@@ -15,9 +15,10 @@ from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Literal, NoReturn, TypeGuard
 
-from lakeshore.context import current, strings
+from lakeshore.context import current
 from lakeshore.errors import JobCancelled
 from lakeshore.functions.threads import carrying
+from lakeshore.keys import strings
 
 __all__ = ["BodyWrapper", "Kind", "kind_of", "run_body"]
 

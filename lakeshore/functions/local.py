@@ -11,9 +11,10 @@ from contextvars import Context, copy_context
 from types import coroutine
 from typing import Any
 
-from lakeshore.context import RunContext, child, strings
+from lakeshore.context import RunContext, child
 from lakeshore.functions.body import is_asyncgen, is_coroutine, is_generator
 from lakeshore.functions.threads import carrying
+from lakeshore.keys import strings
 
 
 def call_local(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ FLOORS = {
     "version": 0,
     "wire": 1,
     "context": 1,
+    "keys": 1,
     "codebase": 1,
     "planes": 2,
     "queues": 3,
@@ -29,8 +30,9 @@ FLOORS = {
     "daemon": 7,
     "__init__": 8,
 }
-# The command line checks a worker's flags with the daemon's own parser, so that they cannot differ.
-SAME_FLOOR = {("cli", "daemon")}
+# The command line checks a worker's flags with the daemon's own parser, so that they cannot differ. A run
+# asks the rules of keys, which know of no run.
+SAME_FLOOR = {("cli", "daemon"), ("context", "keys")}
 DOORS = {
     "IPython": ("lakeshore/notebook/",),
     "ipywidgets": ("lakeshore/notebook/", "widgets/"),

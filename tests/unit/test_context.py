@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeshore import KeyContractError, run, scope
-from lakeshore.context import KeyNotFound, RunContext, check_prefix, current, job_context
+from lakeshore.context import RunContext, current, job_context
+from lakeshore.keys import KeyNotFound, check_prefix
 
 BAD_KEYS = [
     "", ".", "./", "a/..", "a\0b", "/abs", "///", "a\\b", "C:/x", "c:x", "..", "../..", "../x", "a/../../x",
