@@ -85,7 +85,7 @@ def absolute(root: object) -> Path:
         return Path.cwd()
     if not isinstance(root, (str, os.PathLike)) or "\0" in os.fspath(cast(str, root)):
         raise KeyContractError(f"root {root!r}: wants a directory's path")
-    if isinstance(root, Path) and root.isabsolute() and ".." not in root.parts:
+    if isinstance(root, Path) and root.is_absolute() and ".." not in root.parts:
         return root
     # abspath, not resolve: the user sees the path they gave, and a later chdir cannot move it
     return Path(os.path.abspath(cast(str, root)))  # noqa: PTH100
