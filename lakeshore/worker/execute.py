@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from types import ModuleType
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from lakeshore import wire
 from lakeshore.context import current, job_context
@@ -28,7 +29,7 @@ from lakeshore.errors import (
     UnpackError,
 )
 from lakeshore.functions import transport
-from lakeshore.functions.body import run_body
+from lakeshore.functions.body import BodyWrapper, run_body
 from lakeshore.planes.contract import POISON_LOSSES, Claimed, ClaimSpec, Plane
 from lakeshore.worker import display, forks
 from lakeshore.worker.guard import Guard
@@ -37,6 +38,8 @@ from lakeshore.worker.outcomes import Done, Failed, Outcome, Stopped, failed, us
 RETRIES_CAP: Final = 100
 BACKOFF_CAP: Final = 86400.0
 DELAY_CAP: Final = 300.0
+KNOWN: Final = 1000
+"""References that a worker remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Rules:
         The gates, as `run_worker` takes them (`allow_pickled` settled).
     max_payload : int
         Bytes that a result or a yielded value may have.
+    known : dict
+        References that were resolved, as `_resolved` keeps them.
     """
 
     root: Path
@@ -62,6 +67,7 @@ class Rules:
     trusted: bool = False
     allow_modules: tuple[str, ...] = ()
     max_payload: int = 256 * 1024 * 1024
+    known: dict[tuple[Any, ...], tuple[ModuleType, Callable[..., Any]]] = field(default_factory=dict)
 
 
 class Sinks(Protocol):
@@ -97,6 +103,10 @@ class Options:
     log: bool = True
 
 
+_NO_OPTIONS: Final = Options()
+_ASKED: Final = frozenset(("retries", "backoff", "timeout", "log"))
+
+
 def read(data: bytes) -> tuple[wire.Envelope, Options] | Failed:
     """Decode what was submitted, or say why it is no job for a worker."""
     try:
@@ -123,6 +133,8 @@ def _why_no_envelope(data: bytes, exc: UnpackError) -> str:
 
 
 def _options(cfg: Mapping[str, Any]) -> Options:
+    if _ASKED.isdisjoint(cfg):
+        return _NO_OPTIONS
     retries = _number(cfg, "retries")
     backoff = _number(cfg, "backoff")
     timeout = _number(cfg, "timeout")
@@ -249,14 +261,7 @@ class _Run:
     def _steps(self) -> Done | Failed:
         rules, envelope = self._rules, self._envelope
         try:
-            fn, _ = transport.resolve(
-                envelope.fn,
-                registry=rules.registry,
-                allow_pickled=rules.allow_pickled,
-                runtime_policy=rules.runtime_policy,
-                trusted=rules.trusted,
-                allow_modules=rules.allow_modules,
-            )
+            fn = _resolved(envelope.fn, rules)
             args, kwargs = _arguments(envelope)
         except (PickleRefused, RuntimeMismatch, StaleSource, UnpackError) as exc:
             return failed(exc, refused=True)
@@ -332,7 +337,44 @@ class _Run:
             self._sinks.show(obj)
 
 
+def _resolved(fn: Mapping[str, Any], rules: Rules) -> Callable[..., Any]:
+    """Return the body that an envelope names, through the gates.
+
+    On a trusted plane a reference passes them once: what it led to is known while its module holds that
+    very function under that very name.
+    """
+    key = (fn.get("module"), fn.get("qualname"), fn.get("src_hash"))
+    plain = rules.trusted and not rules.registry and fn.get("kind") == "ref" and set(map(type, key)) == {str}
+    if plain and (known := rules.known.get(key)):
+        module, body = known
+        found = module.__dict__.get(key[1])
+        if sys.modules.get(key[0]) is module and body is (
+            found.fn if isinstance(found, BodyWrapper) else found
+        ):
+            return body
+    body, _ = transport.resolve(
+        fn,
+        registry=rules.registry,
+        allow_pickled=rules.allow_pickled,
+        runtime_policy=rules.runtime_policy,
+        trusted=rules.trusted,
+        allow_modules=rules.allow_modules,
+    )
+    module = sys.modules.get(key[0]) if plain else None
+    if module is not None:
+        if len(rules.known) >= KNOWN:
+            rules.known.clear()
+        rules.known[key] = module, body
+    return body
+
+
+_NO_ARGS: Final = wire.pack([])
+_NO_KWARGS: Final = wire.pack({})
+
+
 def _arguments(envelope: wire.Envelope) -> tuple[list[Any], dict[str, Any]]:
+    if envelope.args == _NO_ARGS and envelope.kwargs == _NO_KWARGS:
+        return [], {}
     args, kwargs = wire.unpack(envelope.args), wire.unpack(envelope.kwargs)
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise UnpackError("the envelope's args are no list, or its kwargs no dict; submit it with `q.submit`")
@@ -342,8 +384,7 @@ def _arguments(envelope: wire.Envelope) -> tuple[list[Any], dict[str, Any]]:
 # -- ending
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """The one verb that ends a claim, as a value.
 
     Attributes

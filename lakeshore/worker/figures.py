@@ -19,11 +19,19 @@ from lakeshore.worker import forks
 class _Open:
     """The figures that one body has open, by number, as pyplot keeps them."""
 
+    __slots__ = ("_managers", "home", "seen", "show")
+
     def __init__(self, show: Callable[[object], None]) -> None:
         self.show = show
         self.home = forks.here()
-        self.managers: OrderedDict[Any, Any] = OrderedDict()
+        self._managers: OrderedDict[Any, Any] | None = None
         self.seen: set[int] = set()
+
+    @property
+    def managers(self) -> OrderedDict[Any, Any]:
+        if self._managers is None:
+            self._managers = OrderedDict()
+        return self._managers
 
     def show_all(self) -> None:
         """Show and close all, as a notebook does."""
@@ -33,7 +41,7 @@ class _Open:
 
     def show_unseen(self, tell: Callable[[str], object]) -> None:
         """Show what is open and not shown as it is now; one that cannot be drawn is told of, no more."""
-        while self.managers:
+        while self._managers:
             number, manager = self.managers.popitem(last=False)
             figure = manager.canvas.figure
             if id(figure) in self.seen and not figure.stale:
@@ -75,7 +83,8 @@ def of_body(
         mine.show_unseen(tell)
         return value
     finally:
-        mine.managers.clear()
+        if mine._managers:
+            mine._managers.clear()
         _open.reset(token)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
@@ -33,7 +32,7 @@ class InlineRunner:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         # after each body a process of our own goes back to where it was; a kernel's directory is the user's
-        self._home = Path.cwd() if owns_the_process() else None
+        self._home = str(Path.cwd()) if owns_the_process() else None
 
     def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
         """Run one body to its outcome."""
@@ -42,10 +41,8 @@ class InlineRunner:
         job = Running(claimed, slot.worker_id, guard, worker.chosen.lease, options.timeout)
         sinks = _Sinks(
             worker.plane,
-            claimed,
-            slot.worker_id,
+            job,
             worker.flusher,
-            lambda: job.lease_until,
             log=worker.chosen.log and options.log,
             guard=guard,
             tee=worker.tee,
@@ -65,8 +62,10 @@ class InlineRunner:
         finally:
             worker.keeper.forget(job)
             if self._home is not None:
-                with contextlib.suppress(OSError):  # a body may have removed it
+                try:  # noqa: SIM105 - at each job, and suppress costs more than the call
                     os.chdir(self._home)
+                except OSError:
+                    pass  # a body removed it
 
     def close(self) -> None:
         """Nothing is kept."""

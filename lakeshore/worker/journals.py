@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from lakeshore import wire
 from lakeshore.errors import ClaimLost, DispatchError, PlaneUnavailable
-from lakeshore.planes.contract import Claimed, Plane
+from lakeshore.planes.contract import Plane
 from lakeshore.worker.guard import Guard
+from lakeshore.worker.keeper import Running
 
 GATHER: Final = 0.001
 """Seconds a frame may wait for company after the last commit."""
@@ -87,24 +88,15 @@ class Flusher:
 
 
 class Writer:
-    """Appends frames to one journal of a claim, in order, through outages, as long as the lease may hold.
+    """Appends frames to the journals of a claim, in order, through outages, as long as the lease may hold."""
 
-    Parameters
-    ----------
-    lease_until : callable
-        Returns the `time.monotonic` moment until which the lease is known to hold.
-    """
+    __slots__ = ("_job", "_plane")
 
-    __slots__ = ("_fence", "_lease_until", "_plane", "_worker_id", "id")
+    def __init__(self, plane: Plane, job: Running) -> None:
+        self._plane, self._job = plane, job
 
-    def __init__(
-        self, plane: Plane, id: str, worker_id: str, fence: int, lease_until: Callable[[], float]
-    ) -> None:
-        self._plane, self.id, self._worker_id, self._fence = plane, id, worker_id, fence
-        self._lease_until = lease_until
-
-    def write(self, frames: Sequence[bytes]) -> None:
-        """Append `frames`, a commit at a time.
+    def write(self, frames: Sequence[bytes], suffix: str = "") -> None:
+        """Append `frames`, a commit at a time, to the job's own journal or to a sibling.
 
         Raises
         ------
@@ -115,29 +107,30 @@ class Writer:
         for index, frame in enumerate(frames):
             size += len(frame)
             if size >= COMMIT_BYTES:
-                self._commit(frames[start : index + 1])
+                self._commit(frames[start : index + 1], suffix)
                 start, size = index + 1, 0
         if start < len(frames):
-            self._commit(frames[start:])
+            self._commit(frames[start:], suffix)
 
-    def _commit(self, frames: Sequence[bytes]) -> None:
+    def _commit(self, frames: Sequence[bytes], suffix: str) -> None:
+        job, id = self._job, self._job.claimed.id + suffix
         pause = 0.05
         while True:
             try:
                 if len(frames) == 1:
                     self._plane.journal_append(
-                        self.id, None, frames[0], worker_id=self._worker_id, fence=self._fence
+                        id, None, frames[0], worker_id=job.worker_id, fence=job.claimed.fence
                     )
                 else:
-                    self._plane.journal_extend(self.id, frames, worker_id=self._worker_id, fence=self._fence)
+                    self._plane.journal_extend(id, frames, worker_id=job.worker_id, fence=job.claimed.fence)
                 return
             except PlaneUnavailable as exc:
-                if time.monotonic() + pause > self._lease_until():
+                if time.monotonic() + pause > job.lease_until:
                     raise ClaimLost(
-                        f"append: the plane was away until the lease of {self.id!r} passed ({exc}). "
+                        f"append: the plane was away until the lease of {id!r} passed ({exc}). "
                         "Drop this result."
                     ) from exc
-                _log.warning("append to %s waits: %s", self.id, exc)
+                _log.warning("append to %s waits: %s", id, exc)
                 time.sleep(pause)
                 pause = min(2.0, pause * 2)
 
@@ -156,30 +149,23 @@ class Journals:
     def __init__(
         self,
         plane: Plane,
-        claimed: Claimed,
-        worker_id: str,
+        job: Running,
         flusher: Flusher,
-        lease_until: Callable[[], float],
         *,
         log: bool = True,
         guard: Guard | None = None,
         tee: Callable[[str], object] | None = None,
     ) -> None:
-        self.id = claimed.id
+        self.id = job.claimed.id
         self._flusher, self._guard, self._tee = flusher, guard, tee
         self._log_on = log
-
-        def writer(suffix: str) -> Writer:
-            return Writer(plane, claimed.id + suffix, worker_id, claimed.fence, lease_until)
-
-        self._writer_of = writer
-        self._values = writer("")
+        self._writer = Writer(plane, job)
         self._lock = threading.Lock()  # what waits
         self._commit = threading.Lock()  # the order of commits
         self._pending: list[bytes] = []
         self._flushed_at = 0.0
         self._error: DispatchError | None = None
-        self._output = _Output()
+        self._output: _Output | None = None
         self._progress: dict[str, Any] | None = None
         self._progress_at = 0.0
         self._closed = False
@@ -222,7 +208,7 @@ class Journals:
                 frames, self._pending = self._pending, []
             if frames:
                 try:
-                    self._values.write(frames)
+                    self._writer.write(frames)
                 except DispatchError as exc:
                     self._error = exc
                     raise
@@ -237,16 +223,18 @@ class Journals:
         if not self._log_on or self._closed:
             return
         with self._lock:
-            self._output.add(stream, text)
-        self._flusher.at(self, max(self._output.next_at, time.monotonic() + LOG_GATHER))
+            output = self._output = self._output or _Output()
+            output.add(stream, text)
+        self._flusher.at(self, max(output.next_at, time.monotonic() + LOG_GATHER))
 
     def display(self, bundle: dict[str, Any]) -> None:
         """Take a display: ``{mime: data}``, at most 1 MiB."""
         if not self._log_on or self._closed:
             return
         with self._lock:
-            self._output.show(bundle)
-        self._flusher.at(self, max(self._output.next_at, time.monotonic() + LOG_GATHER))
+            output = self._output = self._output or _Output()
+            output.show(bundle)
+        self._flusher.at(self, max(output.next_at, time.monotonic() + LOG_GATHER))
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Take the newest progress; written at most ten times a second, the last one always."""
@@ -265,21 +253,22 @@ class Journals:
             self._error = exc
 
     def _flush_side(self, now: float, *, last: bool) -> None:
+        output = self._output
         with self._commit:
             progress = self._progress
             if progress is not None and (last or now >= self._progress_at + PROGRESS_EVERY):
                 self._progress, self._progress_at = None, now
-                self._writer_of(".progress").write(wire.value_frames(progress))
-            if last or (self._output.waits and now >= self._output.next_at):
+                self._writer.write(wire.value_frames(progress), ".progress")
+            if output is not None and (last or (output.waits and now >= output.next_at)):
                 with self._lock:
-                    items = self._output.take(now, last=last)
+                    items = output.take(now, last=last)
                 frames = [frame for item in items for frame in wire.value_frames(item)]
                 if frames:
-                    self._writer_of(".log").write(frames)
+                    self._writer.write(frames, ".log")
         if self._progress is not None:
             self._flusher.at(self, self._progress_at + PROGRESS_EVERY)
-        if self._output.waits:
-            self._flusher.at(self, self._output.next_at)
+        if output is not None and output.waits:
+            self._flusher.at(self, output.next_at)
 
     def close(self) -> None:
         """Commit all that waits; called once the body has ended, before its ending.
@@ -291,13 +280,9 @@ class Journals:
         """
         self._closed = True
         self._flusher.forget(self)
-        self.flush_values()
-        if (
-            self._output.waits
-            or self._output.dropped
-            or self._output.undisplayed
-            or self._progress is not None
-        ):
+        if self._flushed_at or self._pending:  # or else no value came
+            self.flush_values()
+        if self._output is not None or self._progress is not None:
             self._flush_side(time.monotonic(), last=True)
         if self._error is not None:
             raise self._error

@@ -7,7 +7,7 @@ import os
 import traceback as tracebacks
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from lakeshore import version
 from lakeshore.worker.guard import Reason
@@ -20,8 +20,7 @@ PACKAGE: Final = str(Path(version.__file__).parent) + os.sep
 _ASYNCIO = str(Path(asyncio.__file__).parent) + os.sep
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """The body ended well.
 
     Attributes

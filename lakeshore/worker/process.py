@@ -264,10 +264,8 @@ class ChildRunner:
         job = Running(claimed, slot.worker_id, door, worker.chosen.lease, options.timeout)
         journals = Journals(
             worker.plane,
-            claimed,
-            slot.worker_id,
+            job,
             worker.flusher,
-            lambda: job.lease_until,
             log=worker.chosen.log and options.log,
             tee=worker.tee,
         )

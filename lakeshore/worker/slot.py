@@ -158,7 +158,8 @@ class Slot:
                 outcome = job
             else:
                 envelope, options = job
-                name = str(envelope.cfg.get("name") or envelope.fn.get("qualname") or "")[:200]
+                if chosen.on_event is not None:
+                    name = str(envelope.cfg.get("name") or envelope.fn.get("qualname") or "")[:200]
                 losses, refusal = self._poisoned(claimed)
                 if refusal is not None:
                     outcome = refusal

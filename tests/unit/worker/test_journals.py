@@ -8,7 +8,9 @@ import time
 import pytest
 
 from lakeshore import ClaimLost, Dispatch, PlaneUnavailable, WaitTimeout, wire
+from lakeshore.worker.guard import Guard
 from lakeshore.worker.journals import LOG_LIMIT, Flusher, Journals
+from lakeshore.worker.keeper import Running
 
 
 @pytest.fixture
@@ -19,13 +21,13 @@ def flusher():
     flusher.close()
 
 
-def claimed(plane):
+def running(plane, lease):
     plane.submit("gpu", b"e", id="j")
-    return plane.claim("gpu", "w")
+    return Running(plane.claim("gpu", "w"), "w", Guard(), lease, None)
 
 
 def journals_of(plane, flusher, **options):
-    return Journals(plane, claimed(plane), "w", flusher, lambda: time.monotonic() + 5, **options)
+    return Journals(plane, running(plane, 5), flusher, **options)
 
 
 def bodies(plane, id):
@@ -105,7 +107,7 @@ def test_an_outage_is_ridden_out_without_loss_or_double(plane, flusher):
 
 
 def test_an_outage_past_the_lease_loses_the_claim(plane, flusher):
-    journals = Journals(plane, claimed(plane), "w", flusher, lambda: time.monotonic())
+    journals = Journals(plane, running(plane, 0), flusher)
     plane.away = 10**6
     with pytest.raises(ClaimLost, match="Drop this result"):
         journals.values(wire.value_frames(1))

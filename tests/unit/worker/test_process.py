@@ -8,6 +8,7 @@ import pytest
 
 from lakeshore import SyncQueue, run_worker, thunk, wire
 from lakeshore.planes.contract import Claimed
+from lakeshore.worker.keeper import Running
 from lakeshore.worker.journals import Flusher, Journals
 from lakeshore.worker.outcomes import Done, Failed, Stopped
 from lakeshore.worker.process import ChildDoor, _Conversation
@@ -42,9 +43,9 @@ def talk(plane):
     def follow(*batches, reason=None):
         plane.submit("gpu", b"x", id="j")
         claimed = plane.claim("gpu", "w")
-        journals = Journals(plane, claimed, "w", Flusher(), lambda: time.monotonic() + 30)
         child = Script(*batches)
         door = ChildDoor(child, lambda: False)
+        journals = Journals(plane, Running(claimed, "w", door, 30.0, None), Flusher())
         if reason is not None:
             door.stop(reason)
         assert claimed == Claimed("j", b"x", 1, "gpu", 1, claimed.lease_expires_at)
