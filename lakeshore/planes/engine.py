@@ -29,6 +29,14 @@ class Transaction(ABC):
         """Run the statement `name` and return all its rows."""
 
     @abstractmethod
+    def changed(self, name: str, params: dict[str, Any]) -> int:
+        """Run the statement `name`, which writes, and return how many rows it changed."""
+
+    @abstractmethod
+    def added(self, name: str, params: dict[str, Any]) -> int | None:
+        """Run the INSERT `name` and return the new row's number, or None when it added none."""
+
+    @abstractmethod
     def run_many(self, name: str, params: Iterable[dict[str, Any]]) -> None:
         """Run the statement `name` once for each set of parameters."""
 

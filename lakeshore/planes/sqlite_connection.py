@@ -58,6 +58,19 @@ class Connection(Transaction):
         """Run the statement `name` and return all its rows."""
         return self.execute(self._sql[name], params).fetchall()
 
+    # A write asks SQLite how many rows it changed. RETURNING would say it too, but it keeps its answer in a
+    # table of its own, made and dropped with each run: a third of the cost of a small write.
+
+    def changed(self, name: str, params: dict[str, Any]) -> int:
+        """Run the statement `name` and return how many rows it changed."""
+        self.execute(self._sql[name], params)
+        return self.raw.changes()
+
+    def added(self, name: str, params: dict[str, Any]) -> int | None:
+        """Run the INSERT `name` and return the new row's number, or None when it added none."""
+        self.execute(self._sql[name], params)
+        return self.raw.last_insert_rowid() if self.raw.changes() else None
+
     def run_many(self, name: str, params: Iterable[dict[str, Any]]) -> None:
         """Run the statement `name` once for each set of parameters."""
         self.raw.executemany(self._sql[name], params)

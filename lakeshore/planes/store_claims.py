@@ -132,17 +132,15 @@ class Claims(Engine):
             "now": now,
             "mono": mono,
         }
-        taken: list[tuple[Any, ...]] = []
         seq = sampled
         if seq is not None:
             tx.rows("promote", at)
-            taken = tx.rows("claim", {**taking, "seq": seq})
-        if not taken:
+        if seq is None or not tx.changed("claim", {**taking, "seq": seq}):
             seq = self._choose(tx, spec, at)
             if seq is None:
                 return None
-            taken = tx.rows("claim", {**taking, "seq": seq})
-        id, envelope, attempt, queue, fence = taken[0]
+            tx.changed("claim", {**taking, "seq": seq})
+        id, envelope, attempt, queue, fence = tx.rows("claimed", {"seq": seq})[0]
         self._check_row(seq, id, queue)
         if envelope is None:
             envelope = self._large_envelope(tx, seq)
@@ -224,7 +222,7 @@ class Claims(Engine):
 
         def work(tx: Transaction) -> None:
             params.update(until=self._lease_clock() + lease)
-            if not tx.rows("heartbeat", params):
+            if not tx.changed("heartbeat", params):
                 raise self._lost(tx, "heartbeat", params)
 
         self._write(work, durable=False)

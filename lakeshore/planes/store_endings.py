@@ -32,7 +32,8 @@ class Endings(Claims, Journals):
         params = self._guard(inv_id, worker_id, fence)
         params.update(result=None if large else body, now=self._now())
 
-        def store(tx: Transaction, seq: int) -> None:
+        def store(tx: Transaction) -> None:
+            seq, _ = tx.rows("place", params)[0]
             tx.rows("put_payload", {"seq": seq, "part": "result", "body": body})
 
         return self._end(
@@ -76,7 +77,7 @@ class Endings(Claims, Journals):
         *,
         frame: bytes | None = None,
         next: ClaimSpec | None = None,
-        store: Callable[[Transaction, int], None] | None = None,
+        store: Callable[[Transaction], None] | None = None,
     ) -> Claimed | None:
         """Carry out one ending: the guarded UPDATE, its payload, frame and bells, and the next claim."""
         id, worker_id = params["id"], params["worker"]
@@ -84,15 +85,16 @@ class Endings(Claims, Journals):
         spec = None if next is None else check_spec(next)
         # A job that goes back to its queue is one to draw from, so that draw is made after it, in `_claim`.
         sampled = None if spec is None or target is State.QUEUED else self._sample(spec)
+        # What a repeat of this call finds its claim by; without a fence a repeat is refused.
+        after = None if params["fence"] is None else f"{id}:{params['fence']}:{statement}"
 
         def work(tx: Transaction) -> Claimed | None:
-            ended = tx.rows(statement, params)
-            if not ended:
+            if not tx.changed(statement, params):
                 return self._replayed(tx, statement, target, params, spec)
-            seq, fence, queue = ended[0]
             if store is not None:
-                store(tx, seq)
+                store(tx)
             if target is State.QUEUED:
+                _, queue = tx.rows("place", params)[0]
                 tx.rows("reopen_journals", self._family(id))
                 tx.ring(self._queue_topic(queue))
             else:
@@ -102,7 +104,7 @@ class Endings(Claims, Journals):
             if spec is None:
                 return None
             self._note_presence(tx, worker_id, spec.queue)
-            return self._claim(tx, spec, worker_id, sampled, after=f"{seq}:{fence}:{statement}")
+            return self._claim(tx, spec, worker_id, sampled, after=after)
 
         return self._write(work)
 

@@ -83,9 +83,12 @@ class Journals(Engine):
         """Append at the next seqs; `final` closes the journal after the last, unless it was closed."""
         n = len(frames)
         params = {"ns": self._ns, "id": journal, "n": n, "now": self._now()}
-        taken = tx.rows("take_seq", params) or self._open_journal(tx, params)
-        jid, next_seq = taken[0]
-        first = next_seq - n
+        found = tx.rows("journal_end", params)
+        if found:
+            jid, first = found[0]
+            tx.rows("reach_seq", {"jid": jid, "seq": first + n - 1, "now": params["now"]})
+        else:
+            jid, first = self._open_journal(tx, params), 0
         if n == 1:
             tx.rows("put_frame", {"jid": jid, "seq": first, "body": frames[0]})
         else:
@@ -93,12 +96,12 @@ class Journals(Engine):
                 "put_frame", ({"jid": jid, "seq": first + i, "body": body} for i, body in enumerate(frames))
             )
         if final:
-            tx.rows("close_journal", {"jid": jid, "seq": next_seq - 1})
+            tx.rows("close_journal", {"jid": jid, "seq": first + n - 1})
         tx.ring(self._journal_topic(journal))
-        return int(next_seq - 1)
+        return int(first + n - 1)
 
-    def _open_journal(self, tx: Transaction, params: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return tx.rows("open_journal", {**params, "stem": _stem(params["id"])})
+    def _open_journal(self, tx: Transaction, params: dict[str, Any]) -> int | None:
+        return tx.added("open_journal", {**params, "stem": _stem(params["id"])})
 
     def _append_at(self, tx: Transaction, journal: str, seq: int, body: bytes, *, final: bool) -> int:
         """Append at a seq of the caller's; one that exists or was trimmed is absorbed, `final` with it."""
@@ -107,8 +110,8 @@ class Journals(Engine):
         if found:
             jid, trimmed_to = found[0]
         else:
-            jid, trimmed_to = self._open_journal(tx, params)[0][0], 0
-        if seq < trimmed_to or not tx.rows("put_frame_at", {"jid": jid, "seq": seq, "body": body}):
+            jid, trimmed_to = self._open_journal(tx, params), 0
+        if seq < trimmed_to or not tx.changed("put_frame_at", {"jid": jid, "seq": seq, "body": body}):
             return seq
         tx.rows("reach_seq", {"jid": jid, "seq": seq, "now": params["now"]})
         if final:

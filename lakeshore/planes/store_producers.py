@@ -68,10 +68,10 @@ class Producers(Engine):
     def _submit(self, tx: Transaction, params: dict[str, Any]) -> str:
         body: bytes = params["envelope"]
         large = len(body) > INLINE_BYTES
-        stored = tx.rows("submit", {**params, "envelope": None} if large else params)
-        if stored:
+        seq = tx.added("submit", {**params, "envelope": None} if large else params)
+        if seq is not None:
             if large:
-                tx.rows("put_payload", {"seq": stored[0][0], "part": "envelope", "body": body})
+                tx.rows("put_payload", {"seq": seq, "part": "envelope", "body": body})
             tx.ring(self._queue_topic(params["queue"]))
             return str(params["id"])
         if params["key"] is not None:
@@ -91,7 +91,7 @@ class Producers(Engine):
         params = {"ns": self._ns, "id": check_id(inv_id), "now": self._now()}
 
         def work(tx: Transaction) -> bool:
-            if not tx.rows("cancel", params):
+            if not tx.changed("cancel", params):
                 return False
             tx.ring(*self._end_topics(inv_id))
             return True
@@ -103,10 +103,9 @@ class Producers(Engine):
         params = {"ns": self._ns, "id": check_id(inv_id)}
 
         def work(tx: Transaction) -> bool:
-            rows = tx.rows("requeue", params)
-            if not rows:
+            if not tx.changed("requeue", params):
                 return False
-            (queue,) = rows[0]
+            _, queue = tx.rows("place", params)[0]
             tx.rows("restart_journals", self._family(inv_id))
             tx.ring(self._queue_topic(queue))
             return True

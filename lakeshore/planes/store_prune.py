@@ -56,7 +56,7 @@ class Pruning(Engine):
     def _prune_rows(self, tx: Transaction, rows: list[tuple[Any, ...]], cut: float) -> int:
         removed = 0
         for seq, id in rows:
-            if tx.rows("prune_row", {"seq": seq, "cut": cut}):
+            if tx.changed("prune_row", {"seq": seq, "cut": cut}):
                 tx.rows("prune_payload", {"seq": seq})
                 tx.rows("prune_frames", self._family(id))
                 tx.rows("prune_journals", self._family(id))

@@ -4,7 +4,7 @@
 -- name: submit
 INSERT INTO invocation (ns, id, queue, state, priority, key, parent, submitted_at, not_before, envelope)
 VALUES (:ns, :id, :queue, 'queued', :priority, :key, :parent, :now, :not_before, :envelope)
-ON CONFLICT DO NOTHING RETURNING seq;
+ON CONFLICT DO NOTHING;
 
 -- name: put_payload
 INSERT INTO payload (seq, part, body) VALUES (:seq, :part, :body);
@@ -28,63 +28,61 @@ UPDATE invocation SET
     worker_id = :worker, after = :after, not_before = NULL,
     lease_until = :until, lease_boot = :boot, started_at = :now
 WHERE seq = :seq AND (
-    (state = 'queued' AND not_before IS NULL) OR (state = 'running' AND lease_until <= :mono))
-RETURNING id, envelope, attempt, queue, fence;
+    (state = 'queued' AND not_before IS NULL) OR (state = 'running' AND lease_until <= :mono));
+
+-- name: claimed
+SELECT id, envelope, attempt, queue, fence FROM invocation WHERE seq = :seq;
 
 -- name: claimed_after
--- The claim that an earlier ending made, of the same verb: `after` names row, fence and verb.
+-- The claim that an earlier ending made, of the same verb: `after` names job, fence and verb.
 SELECT id, envelope, attempt, queue, fence, lease_until, seq FROM invocation
 WHERE ns = :ns AND state = 'running' AND worker_id = :worker
-    AND after = (SELECT seq || ':' || :fence || ':' || :ending FROM invocation WHERE ns = :ns AND id = :id);
+    AND after = :id || ':' || :fence || ':' || :ending;
 
 -- name: payload
 SELECT body FROM payload WHERE seq = :seq AND part = :part;
 
 -- name: heartbeat
 UPDATE invocation SET state = 'running', lease_until = :until, lease_boot = :boot
-WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
-RETURNING seq;
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence);
 
 -- name: ack
 UPDATE invocation SET
     state = 'succeeded', result = :result, finished_at = :now, error = NULL, traceback = NULL,
     lease_until = NULL, lease_boot = NULL
-WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
-RETURNING seq, fence, queue;
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence);
 
 -- name: nack_retry
 UPDATE invocation SET
     state = 'queued', not_before = :not_before, error = :error, traceback = :traceback,
     worker_id = NULL, after = NULL, lease_until = NULL, lease_boot = NULL
-WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
-RETURNING seq, fence, queue;
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence);
 
 -- name: nack_fail
 UPDATE invocation SET
     state = 'failed', error = :error, traceback = :traceback, finished_at = :now,
     lease_until = NULL, lease_boot = NULL
-WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
-RETURNING seq, fence, queue;
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence);
 
 -- name: release
 UPDATE invocation SET
     state = 'queued', attempt = attempt - 1, not_before = NULL, started_at = NULL,
     worker_id = NULL, after = NULL, lease_until = NULL, lease_boot = NULL
-WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence)
-RETURNING seq, fence, queue;
+WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence);
 
 -- name: cancel
 UPDATE invocation SET
     state = 'cancelled', finished_at = :now, lease_until = NULL, lease_boot = NULL
-WHERE ns = :ns AND id = :id AND state IN ('queued', 'running')
-RETURNING seq, queue;
+WHERE ns = :ns AND id = :id AND state IN ('queued', 'running');
 
 -- name: requeue
 UPDATE invocation SET
     state = 'queued', attempt = 0, losses = 0, error = NULL, traceback = NULL, result = NULL,
     worker_id = NULL, after = NULL, not_before = NULL, started_at = NULL, finished_at = NULL
-WHERE ns = :ns AND id = :id AND state IN ('failed', 'cancelled')
-RETURNING queue;
+WHERE ns = :ns AND id = :id AND state IN ('failed', 'cancelled');
+
+-- name: place
+SELECT seq, queue FROM invocation WHERE ns = :ns AND id = :id;
 
 -- name: holder
 SELECT state, worker_id, fence, attempt FROM invocation WHERE ns = :ns AND id = :id;
@@ -169,11 +167,11 @@ SELECT jid, trimmed_to FROM journal WHERE ns = :ns AND id = :id;
 SELECT (SELECT state FROM invocation WHERE ns = :ns AND id = :stem), jid, next_seq, attempt_seq, closed
 FROM (SELECT 1) LEFT JOIN journal ON ns = :ns AND id = :id;
 
--- name: take_seq
-UPDATE journal SET next_seq = next_seq + :n, posted_at = :now WHERE ns = :ns AND id = :id RETURNING jid, next_seq;
+-- name: journal_end
+SELECT jid, next_seq FROM journal WHERE ns = :ns AND id = :id;
 
 -- name: open_journal
-INSERT INTO journal (ns, id, stem, next_seq, posted_at) VALUES (:ns, :id, :stem, :n, :now) RETURNING jid, next_seq;
+INSERT INTO journal (ns, id, stem, next_seq, posted_at) VALUES (:ns, :id, :stem, :n, :now);
 
 -- name: reach_seq
 UPDATE journal SET next_seq = max(next_seq, :seq + 1), posted_at = :now WHERE jid = :jid;
@@ -182,7 +180,7 @@ UPDATE journal SET next_seq = max(next_seq, :seq + 1), posted_at = :now WHERE ji
 INSERT INTO frame (jid, seq, body) VALUES (:jid, :seq, :body);
 
 -- name: put_frame_at
-INSERT INTO frame (jid, seq, body) VALUES (:jid, :seq, :body) ON CONFLICT DO NOTHING RETURNING seq;
+INSERT INTO frame (jid, seq, body) VALUES (:jid, :seq, :body) ON CONFLICT DO NOTHING;
 
 -- name: close_journal
 -- The first final frame of an attempt ends it; a late one of an attempt before ends nothing.
@@ -226,7 +224,7 @@ LIMIT :limit;
 
 -- name: prune_row
 DELETE FROM invocation
-WHERE seq = :seq AND state IN ('succeeded', 'failed', 'cancelled') AND finished_at <= :cut RETURNING seq;
+WHERE seq = :seq AND state IN ('succeeded', 'failed', 'cancelled') AND finished_at <= :cut;
 
 -- name: prune_payload
 DELETE FROM payload WHERE seq = :seq;
