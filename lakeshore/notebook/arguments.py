@@ -239,6 +239,10 @@ def _worker(p: Parser) -> None:
     )
 
 
+def _workers(p: Parser) -> None:
+    p.add_argument("queue", nargs="?", metavar="QUEUE", help="only this queue's")
+
+
 def _plane(p: Parser) -> None:
     p.add_argument(
         "where", nargs="?", metavar="PATH|URL", help="use this plane from now on; 'default' goes back"
@@ -277,6 +281,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Parser], None], str]] = {
     "cancel": (_cancel, "cancel jobs"),
     "requeue": (_one, "queue a failed or cancelled job again"),
     "worker": (_worker, "run jobs in this kernel, or beside it"),
+    "workers": (_workers, "this kernel's workers: worker status"),
     "plane": (_plane, "show or change where jobs are kept"),
     "queues": (_bare, "queues and their counts by state"),
     "prune": (_prune, "delete old finished jobs"),

@@ -9,18 +9,15 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
-import functools
-import importlib
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any, Literal
 
 from IPython.core.error import UsageError
 
-from lakeshore.functions.reference import is_installed
+from lakeshore.notebook.callees import Callee, Callees, is_function
 from lakeshore.notebook.last_value import assigned_names, with_value
 from lakeshore.notebook.module_code import compile_module
 from lakeshore.notebook.reads import global_names, names_needed, names_read
@@ -122,33 +119,6 @@ def code_name(name: str, number: str) -> str:
     return f"<lakeshore {_ODD.sub('-', name)} cell {number}>"
 
 
-def is_function(value: object) -> bool:
-    """Whether a call of `value` can be a job: a Python function or udf, bare or in `partial` or a cache."""
-    if isinstance(value, functools.partial):
-        return is_function(value.func)
-    if isinstance(value, FunctionType) or _is_udf(value):
-        return True
-    return isinstance(value, functools._lru_cache_wrapper) and isinstance(value.__wrapped__, FunctionType)
-
-
-def _is_udf(value: object) -> bool:
-    home = sys.modules.get("lakeshore.functions.udf")
-    return home is not None and isinstance(value, home.UDF)
-
-
-def _is_library(module: str | None) -> bool:
-    """Whether a module is Python's or an installed distribution's, not the user's own code."""
-    found = sys.modules.get(module or "")
-    return found is not None and is_installed(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Callee:
-    text: str
-    users: bool
-    """Of the user's own code, not of an installed library."""
-
-
 class _Planner:
     def __init__(
         self, source: Source, namespace: Mapping[str, Any], number: str, name: str | None, flags: int
@@ -162,6 +132,7 @@ class _Planner:
         )
         self.body = source.tree.body
         self.bound = bindings(source.tree)
+        self.callees = Callees(self.bound, namespace)
         self.defs = {stmt.name: stmt for stmt in self.body if isinstance(stmt, FUNCTIONS)}
 
     def plan(self, fn: str | None, whole: bool) -> Plan:
@@ -190,7 +161,7 @@ class _Planner:
                 targets = (target,)
             case _:
                 return None
-        found: list[tuple[ast.Call, _Callee, frozenset[str]]] = []
+        found: list[tuple[ast.Call, Callee, frozenset[str]]] = []
         collected = self.elements(value, frozenset(), found)
         if collected is None:
             return None
@@ -220,7 +191,7 @@ class _Planner:
         )
 
     def elements(
-        self, node: ast.expr, shadowed: frozenset[str], found: list[tuple[ast.Call, _Callee, frozenset[str]]]
+        self, node: ast.expr, shadowed: frozenset[str], found: list[tuple[ast.Call, Callee, frozenset[str]]]
     ) -> ast.expr | None:
         """Return `node` with its element calls handed to the collector; None when one is no such call."""
 
@@ -230,7 +201,7 @@ class _Planner:
 
         match node:
             case ast.Call():
-                callee = self.callee(node.func, shadowed)
+                callee = self.callees.of(node.func, shadowed)
                 if callee is None:
                     return None
                 found.append((node, callee, shadowed))
@@ -254,54 +225,9 @@ class _Planner:
                 return ast.copy_location(ast.DictComp(node.key, one[0], node.generators), node)
         return None
 
-    def callee(self, func: ast.expr, shadowed: frozenset[str] = frozenset()) -> _Callee | None:
-        """Return what `func` calls when that can be a job, else None."""
-        match func:
-            case ast.Name(id=name) if name not in shadowed:
-                return self.named(name)
-            case ast.Attribute(value=base, attr=attr):
-                module = self.module(base, shadowed)
-                value = getattr(module, attr, None)
-                # `plt.show()` is a step of the work, `train.run()` of a module of the user's is the work
-                if module is not None and is_function(value) and not is_installed(module):
-                    return _Callee(ast.unparse(func), users=True)
-        return None
-
-    def named(self, name: str) -> _Callee | None:
-        nodes = self.bound.get(name)
-        if nodes is None:
-            value = self.namespace.get(name)
-            if not is_function(value):
-                return None
-            return _Callee(name, users=not _is_library(getattr(value, "__module__", None)))
-        if all(isinstance(node, (*FUNCTIONS, ast.Lambda)) for node in nodes):
-            return _Callee(name, users=True)
-        match nodes:
-            case [ast.ImportFrom(module=str(home), level=0) as node]:
-                original = next(a.name for a in node.names if (a.asname or a.name) == name)
-                module = _import(home)
-                if is_function(getattr(module, original, None)):
-                    return _Callee(name, users=not _is_library(home))
-        return None
-
-    def module(self, node: ast.expr, shadowed: frozenset[str]) -> ModuleType | None:
-        value: object = None
-        match node:
-            case ast.Name(id=name) if name not in shadowed:
-                match self.bound.get(name):
-                    case None:
-                        value = self.namespace.get(name)
-                    case [ast.Import() as found]:
-                        alias = next(a for a in found.names if (a.asname or a.name.partition(".")[0]) == name)
-                        whole = _import(alias.name)
-                        value = whole if alias.asname else sys.modules.get(name)
-            case ast.Attribute(value=base, attr=attr):
-                value = getattr(self.module(base, shadowed), attr, None)
-        return value if isinstance(value, ModuleType) else None
-
-    def refuse_nested(self, call: ast.Call, outer: _Callee, shadowed: frozenset[str]) -> None:
+    def refuse_nested(self, call: ast.Call, outer: Callee, shadowed: frozenset[str]) -> None:
         for inner in _calls_below([*call.args, *call.keywords]):
-            callee = self.callee(inner.func, shadowed)
+            callee = self.callees.of(inner.func, shadowed)
             if callee is not None and callee.users:
                 raise UsageError(
                     f"line {inner.lineno}: {callee.text}(...) stands in the arguments of {outer.text}(...), "
@@ -353,7 +279,7 @@ class _Planner:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=base), attr="submit" | "map" | "remote" as verb)
                 ):
-                    if self.is_udf(base):
+                    if self.callees.is_udf(base):
                         raise UsageError(
                             f"line {node.lineno}: {base}.{verb}(...) submits by itself; "
                             f"run this cell without the magic"
@@ -396,16 +322,6 @@ class _Planner:
                 f"run the cell that defines it.{nearest(name, known)}"
             )
 
-    def is_udf(self, name: str) -> bool:
-        nodes = self.bound.get(name)
-        if nodes is None:
-            return _is_udf(self.namespace.get(name))
-        return any(
-            "udf" in loads(d) or "udf" in _attributes(d)
-            for n in nodes
-            for d in getattr(n, "decorator_list", ())
-        )
-
     def hints(self) -> Iterable[str]:
         last = self.body[-1]
         if assigned := assigned_names(self.body):
@@ -419,7 +335,7 @@ class _Planner:
             yield f"the whole cell is the job; {shown}{more} {verb} on the worker{of}"
         if isinstance(last, ast.For):
             for call in _calls_below(last.body):
-                callee = self.callee(call.func)
+                callee = self.callees.of(call.func)
                 if callee is not None:
                     each = f"for {ast.unparse(last.target)} in {_short(ast.unparse(last.iter))}"
                     yield f"the loop runs as one job. For a job each write [{ast.unparse(call)} {each}]"
@@ -467,17 +383,6 @@ def _calls_below(nodes: Iterable[ast.AST]) -> Iterable[ast.Call]:
         if isinstance(node, ast.Call):
             yield node
         yield from _calls_below(ast.iter_child_nodes(node))
-
-
-def _attributes(node: ast.AST) -> set[str]:
-    return {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-
-
-def _import(name: str) -> ModuleType | None:
-    try:
-        return importlib.import_module(name)
-    except Exception:  # noqa: BLE001 - importing runs any code; what fails here may still be there on the worker
-        return None
 
 
 def _is_exit(value: object) -> bool:

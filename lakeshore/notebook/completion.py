@@ -15,7 +15,7 @@ from lakeshore.planes.contract import Plane
 _LINE = re.compile(r"^\s*(?:[\w.,\s]+=\s*)?%lakeshore(\s+.*)?$")
 _CELL = re.compile(r"^%%lakeshore(\s+.*)?$")
 _REFS = frozenset({"stream", "logs", "wait", "result", "show", "cancel", "requeue"})
-_QUEUES = frozenset({"submit", "ls", "start", "stop", "status"})
+_QUEUES = frozenset({"submit", "ls", "start", "stop", "status", "workers"})
 _IDS = 50
 
 

@@ -65,8 +65,6 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         command, rest = (parts[0], parts[1:]) if parts else ("status" if cell is None else "", [])
         if command in ("-h", "--help"):
             command = "help"
-        if command == "workers":
-            command, rest = "worker", ["status", *rest]
         self._check_command(command, cell)
         try:
             options = arguments.parse(command, rest)
@@ -74,7 +72,11 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
             sys.stdout.write(str(text))
             return None
         if command == "submit":
-            return self._submit(options, f"%%lakeshore {line}", cell)
+            try:
+                return self._submit(options, f"%%lakeshore {line}", cell)
+            except SyntaxError as error:
+                # IPython shows every frame of one, hidden or not: keep it from showing ours.
+                raise error.with_traceback(None) from None
         names = {**self.shell.user_ns, **(local_ns or {})}
         with one_line():
             run: Callable[[argparse.Namespace, dict[str, Any]], Any] = getattr(self, f"_{command}")
@@ -248,6 +250,11 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
             return made
         if options.action == "stop":
             return worker.table(worker.stop(options.queue))
+        return worker.status(options.queue)
+
+    def _workers(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
+        from lakeshore.notebook import worker
+
         return worker.status(options.queue)
 
     def _plane(self, options: argparse.Namespace, names: dict[str, Any]) -> Plane | Record:

@@ -79,9 +79,9 @@ def read(body: str, *, header: str, filename: str, transformer: Any, flags: int 
     UsageError
         When the body is empty, begins with another cell magic, or holds what cannot be encoded.
     """
-    lines = [header + "\n", *body.splitlines(keepends=True)]
-    if not lines[-1].endswith("\n"):
-        lines[-1] += "\n"
+    # As Python counts lines: `splitlines` also cuts at form feeds and at U+2028, within texts too.
+    body = body.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
+    lines = [f"{line}\n" for line in (header, *body.split("\n"))]
     for number, line in enumerate(lines, 1):
         if (bad := _SURROGATE.search(line)) is not None:
             raise UsageError(

@@ -20,6 +20,7 @@ from lakeshore import wire
 from lakeshore.functions import transport
 from lakeshore.functions.thunk import Thunk, thunk
 from lakeshore.notebook import cell, jobs, source, whole
+from lakeshore.notebook.callees import is_function
 from lakeshore.notebook.here import run_here
 from lakeshore.notebook.one_line import one_line
 from lakeshore.notebook.tables import Table, plain, size
@@ -134,7 +135,7 @@ def _calls(
     made: list[Call] = []
 
     def collect(fn: Any, /, *args: Any, **kwargs: Any) -> Call:
-        if not cell.is_function(fn):
+        if not is_function(fn):
             raise UsageError(
                 f"{getattr(fn, '__name__', type(fn).__name__)} became a {type(fn).__name__}, no function"
             )

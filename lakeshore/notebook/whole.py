@@ -79,7 +79,8 @@ def _at(line: int) -> dict[str, int]:
 def start(cell: tuple[bytes, str, str], namespace: dict[str, Any]) -> Any:
     """Run a cell on the worker; returns its result, or the generator or coroutine that it is."""
     blob, source, filename = cell
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    lines = [f"{line}\n" for line in source.split("\n")]  # `splitlines` would cut at form feeds too
+    linecache.cache[filename] = (len(source), None, lines, filename)
     code = marshal.loads(blob)  # noqa: S302 - arrived inside a pickle that was let in
     if code.co_argcount:
         return FunctionType(code, namespace, "<module>")(settle)

@@ -124,7 +124,11 @@ def _pieces(word: str, evaluate: Callable[[str], Any], code: bool) -> Iterator[s
 
     at = 0
     while at < len(word):
-        if word.startswith("$$", at):
+        if code and word[at] in "'\"":  # a text of Python's own, where an f-string has its braces
+            end = _text_end(word, at)
+            yield word[at:end]
+            at = end
+        elif word.startswith("$$", at):
             yield "$"
             at += 2
         elif name := _DOLLAR.match(word, at):
@@ -151,6 +155,13 @@ def _pieces(word: str, evaluate: Callable[[str], Any], code: bool) -> Iterator[s
         else:
             yield word[at]
             at += 1
+
+
+def _text_end(text: str, start: int) -> int:
+    at = start + 1
+    while at < len(text) and text[at] != text[start]:
+        at += 2 if text[at] == "\\" else 1
+    return at + 1
 
 
 def _closing(text: str, start: int) -> int | None:
