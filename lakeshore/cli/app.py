@@ -11,7 +11,9 @@ import typer
 from lakeshore.cli import JOB_FAILED, UNREACHABLE, USAGE, care, jobs
 from lakeshore.cli.conform import conformance
 from lakeshore.cli.demo import demo
+from lakeshore.cli.serve import serve
 from lakeshore.cli.terminal import json_text, shown
+from lakeshore.cli.token import token_app
 from lakeshore.cli.worker import worker_app
 from lakeshore.errors import (
     DispatchError,
@@ -44,6 +46,8 @@ app.command()(jobs.prune)
 app.command("queues")(jobs.list_queues)
 app.command("workers")(jobs.list_workers)
 app.add_typer(worker_app, name="worker")
+app.command()(serve)
+app.add_typer(token_app, name="token")
 app.command()(care.backup)
 app.command()(care.doctor)
 app.command()(demo)

@@ -88,7 +88,7 @@ class Address:
             raise AddressError(f"base_url {text!r}: holds characters that a URL cannot. Percent-encode them.")
         if any(part.replace("%2e", ".").replace("%2E", ".") in (".", "..") for part in parts.path.split("/")):
             raise AddressError(f"base_url {text!r}: its path climbs. Write it without . and ..")
-        loopback, secure = _is_loopback(parts.hostname), parts.scheme == "https"
+        loopback, secure = is_loopback(parts.hostname), parts.scheme == "https"
         if not (secure or loopback or insecure):
             raise AddressError(
                 f"base_url {text!r}: plain http would show the token and every job to the network. "
@@ -98,7 +98,8 @@ class Address:
         return cls(f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}", loopback, secure)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's loopback."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -224,3 +225,23 @@ def stored_token(home: Path, url: str) -> str | None:
     if len(text) > 4096 or not text.isascii():
         raise DispatchError(f"token file {path}: holds no token. Remove it, or write the token again.")
     return text.decode().strip() or None
+
+
+def keep_token(home: Path, url: str, token: str) -> Path:
+    """Leave a control plane's token for its own user's clients on this machine; returns the file, mode 0600.
+
+    Raises
+    ------
+    OSError
+        When it cannot be written.
+    """
+    path = token_file(home, url)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_name(f".{os.getpid()}.new")
+    new.unlink(missing_ok=True)
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        os.fchmod(fd, 0o600)  # whatever the umask
+        file.write(f"{token}\n")
+    new.rename(path)
+    return path

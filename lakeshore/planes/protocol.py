@@ -349,13 +349,16 @@ def frame_item(seq: int, data: bytes) -> bytes | None:
 
 STATUSES: Final[dict[str, int]] = {
     "bad_request": 400,
+    "wrong_host": 400,
     "unauthorized": 401,
     "forbidden": 403,
     "not_found": 404,
+    "wrong_method": 405,
     UnknownInvocation.code: 404,
     NotSupported.code: 404,
     ClaimLost.code: 409,
     DispatchError.code: 409,
+    "timeout": 408,
     "too_large": 413,
     "too_many": 429,
     LakeshoreError.code: 500,

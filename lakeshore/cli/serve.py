@@ -1,0 +1,162 @@
+"""``lakeshore serve``: a control plane in one process, over the local file or any other store."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakeshore.errors import NotSupported, PlaneUnavailable
+
+if TYPE_CHECKING:
+    from lakeshore.planes.store import Store
+    from lakeshore.settings import Settings
+
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE",
+            help="A SQLite file (PATH or sqlite:///PATH) or postgresql://…; default: in LAKESHORE_HOME.",
+        ),
+    ] = None,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no tokens; on loopback only.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow plain http off loopback (behind a TLS proxy, say).")
+    ] = False,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Serve https with this certificate (chain, PEM).")
+    ] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name in the Host header to answer to, beside this machine's."),
+    ] = None,
+    field_lease: Annotated[
+        str, typer.Option(metavar="S", help="Lease of workers that cannot renew one.")
+    ] = "6h",
+    max_body: Annotated[str, typer.Option(metavar="BYTES", help="The most one request may carry.")] = "64M",
+    max_streams: Annotated[int, typer.Option(min=1, help="Open streams a token.")] = 1000,
+    log: Annotated[
+        str, typer.Option(metavar="FORM", help="Access log on stderr: text, json or off.")
+    ] = "text",
+) -> None:
+    """Serve the store to other machines: submit, work and look over HTTP."""
+    from lakeshore import settings
+    from lakeshore.planes.http_address import is_loopback
+
+    environment = settings.read()
+    local = is_loopback(host)
+    secure = ssl_certfile is not None
+    if no_auth and not local:
+        raise typer.BadParameter(
+            f"--no-auth: whoever reaches {host} could run code here. It works on loopback only; drop it."
+        )
+    if not (local or secure or insecure):
+        raise typer.BadParameter(
+            f"--host {host}: plain http would show tokens and jobs to the network. Give --ssl-certfile and "
+            "--ssl-keyfile, or --insecure where a proxy speaks TLS or the network is trusted."
+        )
+    if ssl_keyfile is not None and not secure:
+        raise typer.BadParameter("--ssl-keyfile: goes with --ssl-certfile.")
+    for option, file in (("--ssl-certfile", ssl_certfile), ("--ssl-keyfile", ssl_keyfile)):
+        if file is not None and not file.is_file():
+            raise typer.BadParameter(f"{option} {str(file)!r}: there is no such file.")
+    if log not in ("text", "json", "off"):
+        raise typer.BadParameter(f"--log {log!r}: wants text, json or off.")
+    try:
+        from lakeshore.server import Options, create_app, run
+        from lakeshore.server import log as logs
+        from lakeshore.server.first_token import first_token
+    except ModuleNotFoundError as exc:
+        raise NotSupported(
+            f"serve: {exc.name} is not installed. Run: pip install 'jupyter-lakeshore[server]'"
+        ) from None
+    options = Options(
+        auth=not no_auth,
+        body_limit=size(max_body, "--max-body"),
+        field_lease=settings.duration(field_lease),
+        streams=max_streams,
+        hosts=(host, *(allow_host or ())),
+    )
+    sock = run.listen(host, port)
+    try:
+        plane = open_store(store, environment)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        url = run.url_of(sock, "127.0.0.1" if host in ("0.0.0.0", "::") else host, secure=secure)  # noqa: S104 - compared
+        said = first_token(plane, environment.home, url) if options.auth else None
+
+        def ready() -> None:
+            typer.echo(f"lakeshore serves {plane!r} at {url}")
+            if said is not None and said.text is not None:
+                typer.echo(f"admin token (shown this once): {said.text}")
+            if said is not None and local:
+                typer.echo(f"this user's programs on this machine find one in {said.file}")
+            if said is not None and not local:
+                typer.echo("elsewhere: LAKESHORE_CLIENT_TOKEN=TOKEN; make one: lakeshore token create")
+            typer.echo(f"use it: export LAKESHORE_URL={url}")
+            typer.echo("ready; Ctrl-C stops", color=False)
+
+        logs.set_up(log)  # type: ignore[arg-type]
+        server = run.server_of(
+            create_app(plane, options),
+            certfile=str(ssl_certfile) if ssl_certfile else None,
+            keyfile=str(ssl_keyfile) if ssl_keyfile else None,
+            ready=ready,
+        )
+        server.run(sockets=[sock])
+    finally:
+        sock.close()
+        plane.close()
+
+
+def open_store(text: str | None, environment: Settings) -> Store:
+    """Open the store that `text` names, made when missing; None for the file in LAKESHORE_HOME.
+
+    Raises
+    ------
+    PlaneUnavailable
+        When it cannot be used.
+    """
+    from lakeshore.planes.sqlite import Dispatch
+    from lakeshore.planes.sqlite_files import make_home
+
+    ns = environment.namespace
+    if text is None:
+        make_home(environment.home)
+        return Dispatch(environment.database, ns=ns)
+    if re.match(r"postgres(ql)?://", text):
+        try:
+            module = importlib.import_module("lakeshore.planes.postgres")
+        except ModuleNotFoundError as exc:
+            raise NotSupported(
+                f"--store postgresql://…: {exc.name} is not installed. Run: pip install "
+                "'jupyter-lakeshore[postgres]'"
+            ) from None
+        made: Store = module.PostgresDispatch(text, ns=ns)
+        return made
+    if "://" in text and not text.startswith("sqlite:///"):
+        raise PlaneUnavailable(
+            f"--store {text.partition('://')[0]}://…: wants a SQLite file (PATH or sqlite:///PATH) or postgresql://…"
+        )
+    path = Path(text.removeprefix("sqlite:///")).expanduser().absolute()
+    return Dispatch(path / environment.database.name if path.is_dir() else path, ns=ns)
+
+
+def size(text: str, option: str) -> int:
+    """Read a number of bytes such as ``"64M"``."""
+    match = re.fullmatch(r"\s*(\d{1,12})\s*([kmg]?)(?:i?b)?\s*", text.lower())
+    if match is None or not int(match[1]):
+        raise typer.BadParameter(f"{option} {text!r}: wants bytes, or a number with K, M or G ('64M').")
+    return int(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,273 @@
+"""Tokens of a control plane: who may speak to it, as what, where, until when; only their SHA-256 is kept.
+
+A token is a row of the store's reserved namespace: its id is the digest, its envelope says what it may, and
+`cancel` revokes it. So every server of a store sees the same tokens, and a backup holds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from lakeshore.errors import DispatchError, WaitTimeout
+from lakeshore.planes import protocol
+from lakeshore.planes.contract import check_name
+from lakeshore.planes.store import Store
+from lakeshore.planes.store_within import Within, reserved
+from lakeshore.states import State
+
+ROLES: Final = ("producer", "worker", "admin")
+EVERYWHERE: Final = "*"
+"""The namespace of a token that is good in all of them."""
+PREFIX: Final = "lsk_"
+"""How every token begins, so that a scanner of commits and logs can find one."""
+_QUEUE: Final = "tokens"
+_TRUST_SECONDS: Final = 1.0
+"""How long a look at the store is believed: a revoked token is refused after this at the latest."""
+_USED_SECONDS: Final = 60.0
+_KEPT: Final = 10_000
+_MOST: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is known of a token; the token itself is not.
+
+    Attributes
+    ----------
+    digest : str
+        SHA-256 of the token, hex; its first 12 characters name it for people.
+    ns, role : str
+        Where it is good, `EVERYWHERE` or one namespace, and as what.
+    name : str
+        What it is for, "" for nothing said.
+    created_at, expires_at, last_used_at : float or None
+        Unix seconds.
+    revoked : bool
+        Whether it was taken back.
+    """
+
+    digest: str
+    ns: str
+    role: str
+    name: str = ""
+    created_at: float = 0.0
+    expires_at: float | None = None
+    last_used_at: float | None = None
+    revoked: bool = False
+
+    @property
+    def id(self) -> str:
+        """The name that people and logs give it; tells nothing of the token."""
+        return self.digest[:12]
+
+    @property
+    def live(self) -> bool:
+        """Whether it still opens anything."""
+        return not self.revoked and (self.expires_at is None or time.time() < self.expires_at)
+
+
+class Tokens:
+    """The tokens of one store.
+
+    Parameters
+    ----------
+    engine : Store
+        The store they are in.
+    """
+
+    def __init__(self, engine: Store) -> None:
+        self._rows: Within = reserved(engine)
+        self._known: dict[str, tuple[float, Token]] = {}
+        self._used: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def create(
+        self, *, ns: str, role: str, expires: float | None = None, name: str = ""
+    ) -> tuple[str, Token]:
+        """Make a token; returns it, for the only time, and what is kept of it.
+
+        Parameters
+        ----------
+        ns : str
+            The namespace it is good in; `EVERYWHERE` for an admin of all.
+        role : {"producer", "worker", "admin"}
+            What it may do there.
+        expires : float, optional
+            Seconds until it is refused.
+
+        Raises
+        ------
+        ValueError
+            When an argument cannot be.
+        """
+        if role not in ROLES:
+            raise ValueError(f"role {role!r}: wants one of {', '.join(ROLES)}")
+        if ns != EVERYWHERE:
+            check_name(ns, "namespace")
+        elif role != "admin":
+            raise ValueError(f"namespace {ns!r}: only an admin is good in all; name one for a {role}")
+        if name:
+            check_name(name, "name")
+        text = PREFIX + secrets.token_urlsafe(32)
+        now = time.time()
+        token = Token(digest(text), ns, role, name, now, None if expires is None else now + expires)
+        told = {"ns": ns, "role": role, "name": name, "expires_at": token.expires_at}
+        self._rows.submit(_QUEUE, protocol.pack(told), id=token.digest)
+        return text, token
+
+    def find(self, text: str) -> Token | None:
+        """Return what a token is known as, None for one that is unknown, revoked or expired."""
+        wanted = digest(text)
+        token = self._look(wanted)
+        if token is None or not hmac.compare_digest(token.digest, wanted) or not token.live:
+            return None
+        with self._lock:
+            if len(self._known) > _KEPT:
+                self._known.clear()
+            self._known[wanted] = (time.monotonic(), token)
+        return token
+
+    def remembered(self, text: str) -> Token | None:
+        """Return what `find` found within the last second; asks nobody."""
+        wanted = digest(text)
+        at, token = self._known.get(wanted, (0.0, None))
+        if token is None or not hmac.compare_digest(token.digest, wanted) or not token.live:
+            return None
+        return token if time.monotonic() - at <= _TRUST_SECONDS else None
+
+    def used(self, token: Token) -> bool:
+        """Whether a use of `token` is to be noted now: once a minute is enough."""
+        now = time.monotonic()
+        if now - self._used.get(token.digest, -_USED_SECONDS) < _USED_SECONDS:
+            return False
+        self._used[token.digest] = now
+        return True
+
+    def note_use(self, token: Token) -> None:
+        """Write down that `token` was used just now."""
+        self._rows.journal_append(token.digest, None, protocol.pack({"at": time.time()}))
+        self._rows.journal_trim(token.digest, keep_last=1)
+
+    def revoke(self, id: str) -> Token:
+        """Take a token back for good; every server of the store refuses it within a second.
+
+        Parameters
+        ----------
+        id : str
+            The first characters of its id, at least 4, as `list` shows it; or the token itself.
+
+        Raises
+        ------
+        DispatchError
+            When no token, or more than one, begins so.
+        """
+        start = digest(id) if id.startswith(PREFIX) else id
+        found = [token for token in self.list() if len(start) >= 4 and token.digest.startswith(start)]
+        if len(found) != 1:
+            shown = "it" if id.startswith(PREFIX) else repr(id)
+            said = "no token" if not found else f"{len(found)} tokens"
+            raise DispatchError(f"token revoke: {said} of id {shown}. See: lakeshore token list")
+        self._rows.cancel(found[0].digest)
+        self._known.pop(found[0].digest, None)
+        return found[0]
+
+    def list(self) -> list[Token]:
+        """Return every token, newest first."""
+        rows = self._rows.invocations(_QUEUE, limit=_MOST)
+        return [token for row in rows if (token := self._look(row["id"])) is not None]
+
+    def _look(self, wanted: str) -> Token | None:
+        row = self._rows.get(wanted)
+        envelope = self._rows.envelope(wanted) if row is not None else None
+        if row is None or envelope is None:
+            return None
+        told = protocol.unpack(envelope)
+        return Token(
+            wanted,
+            str(told["ns"]),
+            str(told["role"]),
+            str(told["name"]),
+            row["submitted_at"],
+            told["expires_at"],
+            self._last_used(wanted),
+            row["state"] != State.QUEUED,
+        )
+
+    def _last_used(self, wanted: str) -> float | None:
+        at: float | None = None
+        try:
+            for _, data in self._rows.journal_read(wanted, timeout=0):
+                at = float(protocol.unpack(data)["at"])
+        except WaitTimeout:
+            pass  # that was all there is
+        return at
+
+
+class Claims:
+    """Who made a claim: the token of each, and what a client in the field said before its ending.
+
+    Parameters
+    ----------
+    engine : Store
+        The store whose claims they are.
+    """
+
+    def __init__(self, engine: Store) -> None:
+        self._rows = reserved(engine)
+        self._known: dict[tuple[str, int], str] = {}
+
+    def made(self, ns: str, inv_id: str, fence: int, by: str) -> None:
+        """Note the digest of the token that made a claim."""
+        self._rows.journal_append(_claim(ns, inv_id), 2 * fence, by.encode())
+        self._remember(ns, inv_id, fence, by)
+
+    def maker(self, ns: str, inv_id: str, fence: int) -> str | None:
+        """Return the digest of the token that made a claim, None for one made without."""
+        known = self._known.get((_claim(ns, inv_id), fence))
+        if known is None:
+            data = self._at(_claim(ns, inv_id), 2 * fence)
+            if data is None:
+                return None
+            known = data.decode()
+            self._remember(ns, inv_id, fence, known)
+        return known
+
+    def hold(self, ns: str, inv_id: str, fence: int, frame: bytes) -> None:
+        """Keep a final ERROR frame until the ending says whether the job is tried again."""
+        self._rows.journal_append(_claim(ns, inv_id), 2 * fence + 1, frame)
+
+    def held(self, ns: str, inv_id: str, fence: int) -> bytes | None:
+        """Return the frame kept for a claim."""
+        return self._at(_claim(ns, inv_id), 2 * fence + 1)
+
+    def forget(self, *, older_than: float) -> None:
+        """Drop what was noted so many seconds ago, and tokens that were revoked then."""
+        self._rows.prune(older_than=older_than)
+
+    def _at(self, journal: str, seq: int) -> bytes | None:
+        try:
+            for found, data in self._rows.journal_read(journal, since=seq - 1, timeout=0):
+                return data if found == seq else None
+        except WaitTimeout:
+            pass  # nothing there
+        return None
+
+    def _remember(self, ns: str, inv_id: str, fence: int, by: str) -> None:
+        if len(self._known) > _KEPT:
+            self._known.clear()
+        self._known[_claim(ns, inv_id), fence] = by
+
+
+def digest(text: str) -> str:
+    """Return what is kept of a token."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _claim(ns: str, inv_id: str) -> str:
+    return "claim-" + hashlib.sha256(f"{ns}\0{inv_id}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,288 @@
+"""`Within`: one namespace of a store that a server shares out, with the few looks that only a server needs.
+
+It speaks through the primitives of another engine, so it opens nothing and costs nothing; any engine will do.
+What a server keeps for itself (tokens, who made a claim) are rows and journals of `RESERVED`, a namespace
+that no client can name, so they travel with the store, its backups and its locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from lakeshore.planes.contract import check_id, check_name
+from lakeshore.planes.doorbell import Belfry, Bell
+from lakeshore.planes.engine import Transaction, check_bytes, check_whole
+from lakeshore.planes.store import Store
+from lakeshore.planes.store_journals import _SEQ_LIMIT, _stem
+
+T = TypeVar("T")
+RESERVED: Final = "\x01lakeshore"
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Who claims, as its row among the workers shows it."""
+
+    host: str
+    pid: int = 0
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds an invocation now: its state, and the worker, fence and attempt of the last claim."""
+
+    state: str
+    worker_id: str | None
+    fence: int
+    attempt: int
+
+
+class Within(Store):
+    """A namespace of `engine`.
+
+    Parameters
+    ----------
+    engine : Store
+        The store; it stays open until whoever opened it closes it.
+    ns : str
+        The namespace; not checked here, since `RESERVED` must pass.
+    presence : Presence, optional
+        For whom this one claims; without it, this process.
+    """
+
+    def __init__(self, engine: Store, ns: str, presence: Presence | None = None) -> None:
+        self._engine, self._ns, self._presence = engine, ns, presence
+        self._seen: dict[tuple[str, str], float] = {}
+        self._bells = engine._bells
+
+    def __repr__(self) -> str:
+        return f"Within({self._engine!r}, ns={self._ns!r})"
+
+    @property
+    def trusted(self) -> bool:
+        """As the engine is."""
+        return self._engine.trusted
+
+    def close(self) -> None:
+        """Nothing is held: the engine's owner closes it."""
+
+    def _write(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
+        return self._engine._write(work, durable=durable)
+
+    def _read(self, work: Callable[[Transaction], T]) -> T:
+        return self._engine._read(work)
+
+    def _now(self) -> float:
+        return self._engine._now()
+
+    def _lease_clock(self) -> float:
+        return self._engine._lease_clock()
+
+    def _lease_epoch(self) -> str:
+        return self._engine._lease_epoch()
+
+    def _note_presence(self, tx: Transaction, worker_id: str, queue: str) -> None:
+        if self._presence is None:
+            super()._note_presence(tx, worker_id, queue)
+            return
+        now = self._now()
+        who = {"host": self._presence.host, "pid": self._presence.pid, "version": self._presence.version}
+        tx.rows("seen", {"ns": self._ns, "worker": worker_id, "queue": queue, "now": now, **who})
+
+    # -- what a server looks at -------------------------------------------------
+
+    def seconds_until_due(self, queue: str) -> float:
+        """Return seconds until `queue` has a job to take, 0 or less when there is one, 1 at most."""
+        return self._due_in(queue)
+
+    def holder(self, inv_id: str) -> Holder | None:
+        """Return who holds an invocation, None when there is none of this id."""
+        rows = self._read(lambda tx: tx.rows("holder", {"ns": self._ns, "id": inv_id}))
+        return Holder(*rows[0]) if rows else None
+
+    def is_ended(self, inv_id: str) -> bool:
+        """Whether an invocation has ended, or does not exist; its result is not read."""
+        found = self.holder(inv_id)
+        return found is None or found.state not in ("queued", "running")
+
+    def has_news(self, journal: str, since: int) -> bool:
+        """Whether a journal holds frames after `since`, or is finished."""
+        params = {"ns": self._ns, "id": journal, "stem": _stem(journal)}
+        state, jid, next_seq, attempt_seq, closed = self._read(lambda tx: tx.rows("journal_state", params))[0]
+        if state in ("succeeded", "failed", "cancelled") or closed is not None:
+            return True
+        return jid is not None and next_seq - 1 > (attempt_seq - 1 if since == -1 else since)
+
+    def queue_topic(self, queue: str) -> str:
+        """Name the bells of who waits for a job of `queue`."""
+        return self._queue_topic(queue)
+
+    def end_topic(self, inv_id: str) -> str:
+        """Name the bells of who waits for an invocation's end."""
+        return self._end_topic(inv_id)
+
+    def journal_topic(self, journal: str) -> str:
+        """Name the bells of who reads a journal."""
+        return self._journal_topic(journal)
+
+    # -- what a server appends --------------------------------------------------
+
+    def journal_put(
+        self,
+        journal: str,
+        frames: Sequence[tuple[int | None, bytes, bool]],
+        *,
+        worker_id: str | None = None,
+        fence: int | None = None,
+        in_attempt: bool = False,
+        lease: float | None = None,
+    ) -> tuple[int, bool]:
+        """Append ``(seq, bytes, final)`` in one transaction; return the last seq, and whether all were known.
+
+        Parameters
+        ----------
+        worker_id, fence
+            The claim that must be current, as for `journal_append`.
+        in_attempt : bool
+            The seqs count from 0 within the current attempt, and so does the one returned.
+        lease : float, optional
+            Seconds for which the claim is kept from now on.
+        """
+        items = []
+        for seq, data, final in frames:
+            if seq is not None and check_whole(seq, "seq", 0) >= _SEQ_LIMIT:
+                raise ValueError(f"seq {seq!r}: wants nil or a whole number below 2**62")
+            items.append((seq, check_bytes(data, "bytes"), final))
+        guard = self._append_guard(journal, worker_id, fence)
+
+        def work(tx: Transaction) -> tuple[int, bool]:
+            if guard is not None:
+                self._check_claim(tx, guard)
+                if lease is not None:
+                    until = self._lease_clock() + lease
+                    tx.rows("heartbeat", {**guard, "until": until, "boot": self._lease_epoch()})
+            base = self._attempt_base(tx, journal) if in_attempt else 0
+            last, fresh = -1, 0
+            for seq, data, final in items:
+                if seq is None:
+                    last = self._append(tx, journal, [data], final=final)
+                    fresh += 1
+                    continue
+                fresh += not self._is_known(tx, journal, base + seq)
+                last = self._append_at(tx, journal, base + seq, data, final=final)
+            return last - base, not fresh
+
+        return self._write(work, durable=False)
+
+    def attempt_base(self, journal: str) -> int:
+        """Return the seq of the first frame of the current attempt."""
+        return self._read(lambda tx: self._attempt_base(tx, journal))
+
+    def _attempt_base(self, tx: Transaction, journal: str) -> int:
+        params = {"ns": self._ns, "id": journal, "stem": _stem(journal)}
+        opened = tx.rows("journal_state", params)[0][3]
+        return int(opened) + 1 if opened else 0  # the attempt's BEGIN stands before it
+
+    def _is_known(self, tx: Transaction, journal: str, seq: int) -> bool:
+        found = tx.rows("journal", {"ns": self._ns, "id": journal})
+        if not found:
+            return False
+        jid, trimmed_to = found[0]
+        return seq < trimmed_to or bool(tx.frames({"jid": jid, "since": seq - 1, "last": seq}, 1)[0])
+
+
+class Overheard:
+    """A belfry that also tells this process what is rung in it.
+
+    Parameters
+    ----------
+    inner : Belfry
+        Where the bells of other processes hang.
+    hear : callable
+        Called with the topics of each commit, in the thread that made it; must neither block nor raise.
+    """
+
+    def __init__(self, inner: Belfry, hear: Callable[[list[str]], None]) -> None:
+        self.inner, self._hear = inner, hear
+
+    def hang(self, topic: str) -> Bell:
+        """Hang up a bell for `topic`."""
+        return self.inner.hang(topic)
+
+    def ring(self, topics: list[str]) -> None:
+        """Ring every bell of these topics, and tell."""
+        self.inner.ring(topics)
+        self._hear(topics)
+
+    def close(self) -> None:
+        """Let go of what the rings keep open."""
+        self.inner.close()
+
+    def renew(self) -> None:
+        """Begin anew in a forked child."""
+        self.inner.renew()
+
+
+def overhear(engine: Store, hear: Callable[[list[str]], None]) -> Callable[[], None]:
+    """Tell `hear` of every commit made through `engine`; returns what ends that."""
+    inner = engine._bells
+    engine._bells = Overheard(inner, hear)
+
+    def stop() -> None:
+        engine._bells = inner
+
+    return stop
+
+
+def descriptor(bell: Bell) -> int | None:
+    """Return the file descriptor that is readable once `bell` rings, None where it has none."""
+    fd = getattr(bell, "_fd", None)
+    return fd if isinstance(fd, int) and fd >= 0 else None
+
+
+def name_of(engine: Store) -> str:
+    """Return the namespace that `engine` was opened for."""
+    return engine._ns
+
+
+def check_namespace(value: object) -> str:
+    """Return a namespace that a client may name, or raise `ValueError`."""
+    return check_name(value, "namespace")
+
+
+def check_journal(value: object) -> str:
+    """Return a journal's or invocation's id that a client may name, or raise `ValueError`."""
+    return check_name(value, "invocation_id")
+
+
+def stem_of(journal: str) -> str | None:
+    """Return the invocation that a journal may belong to, None for a name that no invocation has."""
+    stem = _stem(journal)
+    try:
+        return check_id(stem)
+    except ValueError:
+        return None
+
+
+def reserved(engine: Store) -> Within:
+    """Return the part of the store that servers keep for themselves."""
+    return Within(engine, RESERVED)
+
+
+__all__ = [
+    "RESERVED",
+    "Holder",
+    "Overheard",
+    "Presence",
+    "Within",
+    "check_journal",
+    "check_namespace",
+    "descriptor",
+    "name_of",
+    "overhear",
+    "reserved",
+    "stem_of",
+]

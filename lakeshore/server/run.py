@@ -1,0 +1,225 @@
+"""Running the application on uvicorn: the socket, the limits below HTTP, and a stop that loses nobody.
+
+On a signal polls are answered and streams broken off at once, so that clients ask the next server; requests
+under way are finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from lakeshore.errors import PlaneUnavailable
+from lakeshore.server.app import App
+
+_KEEP_ALIVE: Final = 75
+"""Seconds for which an idle connection is kept: longer than proxies keep theirs (60)."""
+_BACKLOG: Final = 2048
+_DRAIN_SECONDS: Final = 20
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Raises
+    ------
+    PlaneUnavailable
+        When the address is in use, or none of this machine's.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(_BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as exc:
+        hint = "Check --host and --port."
+        if exc.errno == errno.EADDRINUSE:
+            hint = "Another server has it: stop that one, or give another --port (0 takes a free one)."
+        elif exc.errno == errno.EACCES:
+            hint = "Ports below 1024 want root; give another --port."
+        raise PlaneUnavailable(
+            f"serve: cannot listen on {host} port {port} ({exc.strerror or exc}). {hint}"
+        ) from exc
+    return sock
+
+
+def url_of(sock: socket.socket, host: str, *, secure: bool) -> str:
+    """Return the URL at which a listening socket is reached."""
+    port = sock.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if secure else 'http'}://{shown}:{port}"
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, and limits that it lacks: on headers, and on clients that take nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        options = _app_of(self.config).serving.options
+        self._header_bytes, self._header_seconds = options.header_bytes, options.header_seconds
+        self._stall_seconds = options.stall_seconds
+        self._in_headers = 0
+        self._late: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first headers."""
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of the timers."""
+        self._cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; headers that are too many are refused before they are whole."""
+        if self._late is None and self._idle:
+            self._expect_headers()
+        self._in_headers += len(data)
+        super().data_received(data)
+        if self._late is not None and self._in_headers > self._header_bytes:
+            self._cancel()
+            self.send_400_response(f"headers over the limit of {self._header_bytes} bytes")
+
+    def on_headers_complete(self) -> None:
+        """Stop the clock, and start the request."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not take what is sent."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self._stall_seconds, self._abort)
+
+    def resume_writing(self) -> None:
+        """It took some."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    @property
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_headers(self) -> None:
+        self._in_headers = 0
+        self._late = self.loop.call_later(self._header_seconds, self._abort)
+
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _cancel(self) -> None:
+        for timer in (self._late, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        self._late = self._stalled = None
+
+
+class _Quiet(logging.Filter):
+    """Drops what uvicorn says of streams that are broken off on purpose."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "without completing response" not in str(record.msg)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which tells the application to drain before it stops."""
+
+    def __init__(self, config: uvicorn.Config, app: App, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._app, self._ready = app, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop once every wait was answered."""
+        self._app.serving.drain()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at the first signal, give up waiting at the second Ctrl-C."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+
+def server_of(
+    app: App,
+    *,
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> Server:
+    """Return the server that runs `app`; ``server.run(sockets=[listen(...)])`` blocks until it is stopped."""
+    logging.getLogger("uvicorn.error").addFilter(_QUIET)
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        backlog=_BACKLOG,
+        ssl_certfile=certfile,
+        ssl_keyfile=keyfile,
+    )
+    return Server(config, app, ready)
+
+
+_QUIET: Final = _Quiet()
+
+
+def _app_of(config: uvicorn.Config) -> App:
+    app = config.app
+    assert isinstance(app, App)
+    return app
+
+
+@contextlib.contextmanager
+def background(app: App, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve `app` from a thread of this process within the block; gives the URL."""
+    started = threading.Event()
+    sock = listen(host, port)
+    server = server_of(app, ready=started.set)
+    thread = threading.Thread(target=server.run, args=([sock],), name="lakeshore-serve", daemon=True)
+    url = url_of(sock, host, secure=False)
+    thread.start()
+    try:
+        if not started.wait(10):
+            raise PlaneUnavailable("serve: the server did not start within 10 s.")
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(30)

@@ -1,0 +1,323 @@
+"""`Serving`: what every route of one server is given, and who is calling.
+
+A room of routes (`server/producing.py`, ...) exports ``routes(serving) -> list[Route]`` made with
+`Serving.route`, which checks the caller, reads the names in the path, and turns errors into answers.
+No state lives here but open requests: a second server of the same store knows as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lakeshore.errors import DispatchError, LakeshoreError
+from lakeshore.planes import protocol
+from lakeshore.planes.store import Store
+from lakeshore.planes.store_tokens import EVERYWHERE, Claims, Token, Tokens
+from lakeshore.planes.store_within import Presence, Within, check_namespace, name_of
+from lakeshore.server import bodies
+from lakeshore.server.answers import Refusal, packed, refused
+from lakeshore.server.hearing import Ear, Hearing
+from lakeshore.server.metrics import Metrics
+from lakeshore.server.options import Options
+
+T = TypeVar("T")
+EVERYONE: Final = frozenset({"producer", "worker", "admin"})
+PRODUCERS: Final = frozenset({"producer", "admin"})
+WORKERS: Final = frozenset({"worker", "admin"})
+ADMINS: Final = frozenset({"admin"})
+_WRITERS: Final = 4
+_READERS: Final = 6
+_KEPT: Final = 1000
+_FORGET_SECONDS: Final = 30 * 86400.0
+_FORGET_EVERY: Final = 6 * 3600.0
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, checked.
+
+    Attributes
+    ----------
+    request : Request
+        As it came.
+    token : Token or None
+        Of whom; None with `auth` off.
+    names : dict
+        The names in the path, decoded; without `ns`.
+    ns : str
+        The namespace it is about.
+    body : dict
+        The msgpack body of a POST, empty for others.
+    """
+
+    request: Request
+    token: Token | None
+    ns: str
+    names: dict[str, str] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+
+    def query(self, name: str, default: str | None = None) -> str | None:
+        """Return a query parameter; an empty one is taken as absent."""
+        return self.request.query_params.get(name) or default
+
+    def whole(self, name: str, default: int) -> int:
+        """Return a query parameter that is a whole number; raises `ValueError` naming it."""
+        text = self.query(name)
+        if text is None:
+            return default
+        if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 19:
+            raise ValueError(f"{name}: wants a whole number, got {text[:40]!r}")
+        return int(text)
+
+
+Answering = Callable[[Call], Awaitable[Mapping[str, Any] | Response]]
+
+
+class Serving:
+    """One server of a store.
+
+    Parameters
+    ----------
+    engine : Store
+        The store, open; whoever opened it closes it.
+    options : Options
+        What is allowed.
+    """
+
+    def __init__(self, engine: Store, options: Options) -> None:
+        self.engine, self.options = engine, options
+        self.ns = name_of(engine)
+        self.tokens, self.claims = Tokens(engine), Claims(engine)
+        self.hearing = Hearing(engine)
+        self.metrics = Metrics(self)
+        self.started_at = time.time()
+        self._planes: dict[str, Within] = {}
+        self._streams: dict[str, int] = {}
+        self._writers: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._forgetting: asyncio.Task[None] | None = None
+
+    # -- the life of a server ---------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve within the block: threads for the store's verbs, ears for its commits."""
+        self._writers = ThreadPoolExecutor(_WRITERS, "lakeshore-writes")
+        self._readers = ThreadPoolExecutor(_READERS, "lakeshore-reads")
+        self.hearing.start()
+        self._planes.clear()  # their bells are overheard from now on
+        self._forgetting = asyncio.get_running_loop().create_task(self._forget_now_and_then())
+        try:
+            yield
+        finally:
+            self._forgetting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._forgetting
+            await self.hearing.close()
+            self._writers.shutdown(wait=True)
+            self._readers.shutdown(wait=True)
+
+    def drain(self) -> None:
+        """Answer every poll and end every stream now: the server is about to stop. In the loop's thread."""
+        self.hearing.drain()
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is about to stop."""
+        return self.hearing.draining
+
+    async def _forget_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(_FORGET_EVERY)
+            with contextlib.suppress(DispatchError):  # the store is away; there is time
+                await self.write(self.claims.forget, older_than=_FORGET_SECONDS)
+
+    # -- the store --------------------------------------------------------------
+
+    def plane(self, ns: str, presence: Presence | None = None) -> Within:
+        """Return a namespace of the store; `presence` for one that claims."""
+        if presence is not None:
+            return Within(self.engine, ns, presence)
+        plane = self._planes.get(ns)
+        if plane is None:
+            if len(self._planes) > _KEPT:
+                self._planes.clear()
+            plane = self._planes[ns] = Within(self.engine, ns)
+        return plane
+
+    def namespaces(self) -> list[str]:
+        """Return the namespaces that have tokens, and the store's own."""
+        named = {token.ns for token in self.tokens.list() if token.live} - {EVERYWHERE}
+        return sorted(named | {self.ns} | set(self._planes))
+
+    async def write(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a verb that writes in a thread."""
+        assert self._writers is not None
+        call = functools.partial(verb, *args, **kwargs) if kwargs else verb
+        rest = () if kwargs else args
+        return await asyncio.get_running_loop().run_in_executor(self._writers, call, *rest)
+
+    async def read(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a verb that only looks in a thread; no write, however long, keeps it from one."""
+        assert self._readers is not None
+        call = functools.partial(verb, *args, **kwargs) if kwargs else verb
+        rest = () if kwargs else args
+        return await asyncio.get_running_loop().run_in_executor(self._readers, call, *rest)
+
+    # -- who calls ---------------------------------------------------------------
+
+    async def caller(self, request: Request) -> Token | None:
+        """Return the caller's token, None with `auth` off.
+
+        Raises
+        ------
+        Refusal
+            When there is no token, or none that is good (401).
+        """
+        if not self.options.auth:
+            return None
+        scheme, _, text = request.headers.get("authorization", "").partition(" ")
+        text = text.strip()
+        if scheme.lower() != "bearer" or not text:
+            raise Refusal(
+                "unauthorized",
+                "no token. Send it as Authorization: Bearer TOKEN (token=, LAKESHORE_CLIENT_TOKEN); make one "
+                "with: lakeshore token create",
+            )
+        token = self.tokens.remembered(text) or await self.read(self.tokens.find, text)
+        if token is None:
+            raise Refusal(
+                "unauthorized", "the token is unknown, revoked or expired. See: lakeshore token list"
+            )
+        if self.tokens.used(token):
+            await self.write(self.tokens.note_use, token)
+        request.scope["lakeshore.token"] = token.id
+        return token
+
+    def allowed(self, token: Token | None, ns: str, roles: frozenset[str]) -> None:
+        """Raise `Refusal` unless a caller may act in `ns` (404) with one of these roles (403)."""
+        if token is None:
+            return
+        if token.ns not in (EVERYWHERE, ns):
+            raise Refusal("not_found", "nothing here. Check the path and the namespace.")
+        if token.role not in roles:
+            wanted = " or ".join(sorted(roles))
+            raise Refusal("forbidden", f"a {token.role} token may not do this; it wants a {wanted} token.")
+
+    # -- routes ------------------------------------------------------------------
+
+    def route(
+        self, route: protocol.Route, answer: Answering, roles: frozenset[str] = EVERYONE, *, body: bool = True
+    ) -> Route:
+        """Return the route that answers with `answer`.
+
+        Parameters
+        ----------
+        route : protocol.Route
+            Its method and path.
+        answer : coroutine function
+            Given the `Call`; returns the map to send as msgpack, or a response. What it raises of ours or
+            as `ValueError` becomes an error's answer.
+        roles : frozenset of str
+            Whose tokens may call it.
+        body : bool
+            Whether a POST's msgpack body is read before `answer` is called.
+        """
+        reads = body and route.method == "POST"
+        in_path = "{ns}" in route.template
+
+        async def endpoint(request: Request) -> Response:
+            request.scope["lakeshore.route"] = route.template
+            try:
+                token = await self.caller(request)
+                names = {name: _decoded(value, name) for name, value in request.path_params.items()}
+                if in_path:
+                    ns = check_namespace(names.pop("ns"))
+                    self.allowed(token, ns, roles)
+                content = await bodies.read_map(request, self.options) if reads else {}
+                if not in_path:
+                    ns = self._named(token, content)
+                    self.allowed(token, ns, roles)
+                request.scope["lakeshore.ns"] = ns
+                answered = await answer(Call(request, token, ns, names, content))
+            except (Refusal, ValueError, LakeshoreError) as exc:
+                return refused(request, exc)
+            except ClientDisconnect:
+                return Response(status_code=499)  # nobody is there to read it
+            return answered if isinstance(answered, Response) else packed(answered)
+
+        return Route(route.template, endpoint, methods=[route.method])
+
+    def _named(self, token: Token | None, body: Mapping[str, Any]) -> str:
+        """Return the namespace of a worker's request: clients in the field name none."""
+        ns = protocol.field(body, "namespace", str, "")
+        if ns:
+            return check_namespace(ns)
+        return self.ns if token is None or token.ns == EVERYWHERE else token.ns
+
+    # -- waiting -----------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def listening(
+        self, call: Call, topic: str, peek: Callable[[], bool], *, one: bool = False
+    ) -> AsyncIterator[tuple[Ear, asyncio.Task[None]]]:
+        """Give the block an ear for `topic`, and a task that is done once the client has gone away."""
+        with self.hearing.ear(topic, peek, one=one) as ear:
+            gone = asyncio.get_running_loop().create_task(_until_gone(call.request))
+            gone.add_done_callback(lambda _: ear.ring())
+            try:
+                yield ear, gone
+            finally:
+                if not gone.done():
+                    gone.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await gone
+
+    @contextlib.contextmanager
+    def open_stream(self, call: Call) -> Iterator[None]:
+        """Count a stream while it is open; raises `Refusal` (429) where its token has as many as it may."""
+        owner = "" if call.token is None else call.token.digest
+        count = self._streams.get(owner, 0)
+        if count >= self.options.streams:
+            raise Refusal(
+                "too_many",
+                f"{count} streams are open with this token, the most there may be. Close some.",
+                retry_after=5,
+            )
+        self._streams[owner] = count + 1
+        try:
+            yield
+        finally:
+            self._streams[owner] -= 1
+            if not self._streams[owner]:
+                del self._streams[owner]
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return sum(self._streams.values())
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _decoded(value: str, name: str) -> str:
+    """Return a name in a path: what the client percent-encoded, as text."""
+    try:
+        return unquote_to_bytes(value).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{name}: wants UTF-8, percent-encoded") from None
