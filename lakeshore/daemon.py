@@ -27,6 +27,7 @@ from lakeshore.worker.options import Event, WorkerOptions
 if TYPE_CHECKING:
     from lakeshore.planes.contract import Plane
     from lakeshore.worker.loop import Worker
+    from lakeshore.worker.spawn import Spawned
 
 _log = logging.getLogger("lakeshore.daemon")
 
@@ -181,16 +182,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals = _Signals()
     if flags.drain_on_eof:
         threading.Thread(target=_drain_on_eof, name="lakeshore-eof", daemon=True).start()
+    plane, spawned = None, _spawn(flags)
     try:
         plane = _open(environment, signals, once=flags.once)
     except (LakeshoreError, ValueError) as exc:
         made.error(str(exc))
+    finally:
+        if plane is None and spawned is not None:
+            spawned.close()
     if plane is None:
         return 0 if signals.count else 3
     try:
-        return _work(flags, environment, plane, signals)
+        return _work(flags, environment, plane, signals, spawned)
     finally:
         plane.close()
+
+
+def _spawn(flags: argparse.Namespace) -> Spawned | None:
+    """Start the first child now: it comes up while this process loads the rest and opens the plane."""
+    if flags.once or flags.isolation != "process":
+        return None
+    from lakeshore.worker.spawn import Spawned
+
+    try:
+        return Spawned()
+    except OSError:
+        return None  # the worker tries again, and says why it cannot
 
 
 class _Signals:
@@ -238,14 +255,22 @@ def _drain_on_eof() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _work(flags: argparse.Namespace, environment: settings.Settings, plane: Plane, signals: _Signals) -> int:
+def _work(
+    flags: argparse.Namespace,
+    environment: settings.Settings,
+    plane: Plane,
+    signals: _Signals,
+    spawned: Spawned | None,
+) -> int:
     from lakeshore.queues.sync import SyncQueue
-    from lakeshore.worker.inline import tee_to
     from lakeshore.worker.loop import Worker
+    from lakeshore.worker.tee import tee_to
 
     q = SyncQueue(str(flags.queue or environment.queue), dispatch=plane)
     chosen = options(flags, environment)
-    worker = signals.worker = Worker(q, chosen, tee=tee_to(sys.stderr), stuck=lambda: _give_up(plane))
+    worker = signals.worker = Worker(
+        q, chosen, tee=tee_to(sys.stderr), stuck=lambda: _give_up(plane), spawned=spawned
+    )
     if signals.count:
         worker.drain(at_once=signals.count > 1)
     if environment.url is None and not plane.trusted:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import threading
 import traceback
@@ -118,7 +117,7 @@ class Job:
 def new_worker_id() -> str:
     """Make a worker id that tells where it runs: ``host-pid-random``."""
     host = "".join(c for c in socket.gethostname() if c.isprintable())[:100] or "host"
-    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+    return f"{host}-{os.getpid()}-{os.urandom(3).hex()}"
 
 
 def _payload(envelope: bytes) -> Any:

@@ -24,8 +24,9 @@ from lakeshore.errors import ClaimLost, JobCancelled
 from lakeshore.functions import transport
 from lakeshore.planes.contract import Claimed
 from lakeshore.worker import display, forks, output, pipe
-from lakeshore.worker.execute import Rules, perform
+from lakeshore.worker.execute import perform
 from lakeshore.worker.guard import Guard
+from lakeshore.worker.options import Rules
 from lakeshore.worker.outcomes import Done, Failed
 
 _PR_SET_PDEATHSIG: Final = 1

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakeshore.planes.contract import Claimed
 from lakeshore.worker import display, output
-from lakeshore.worker.execute import Options, perform
+from lakeshore.worker.endings import Options
+from lakeshore.worker.execute import perform
 from lakeshore.worker.guard import Guard
 from lakeshore.worker.journals import Journals
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.outcomes import Outcome
+from lakeshore.worker.tee import owns_the_process
 
 if TYPE_CHECKING:
     from lakeshore.wire import Envelope
     from lakeshore.worker.loop import Worker
     from lakeshore.worker.slot import Slot
-
-_log = logging.getLogger("lakeshore.worker")
 
 
 class InlineRunner:
@@ -33,6 +29,8 @@ class InlineRunner:
         self._worker = worker
         # after each body a process of our own goes back to where it was; a kernel's directory is the user's
         self._home = str(Path.cwd()) if owns_the_process() else None
+        self._capture = output.Capture()
+        self._capture.__enter__()
 
     def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
         """Run one body to its outcome."""
@@ -67,8 +65,12 @@ class InlineRunner:
                 except OSError:
                     pass  # a body removed it
 
+    def warm_up(self) -> None:
+        """Nothing is to be waited for."""
+
     def close(self) -> None:
-        """Nothing is kept."""
+        """Give stdout and stderr back."""
+        self._capture.__exit__()
 
 
 class _Sinks(Journals):
@@ -77,26 +79,3 @@ class _Sinks(Journals):
     def show(self, obj: object) -> None:
         """Format `obj` and put it in the log."""
         self.display(display.bundle(obj))
-
-
-def owns_the_process() -> bool:
-    """Tell whether the calling thread is the main one of a process that is no kernel."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    shells = sys.modules.get("IPython.core.interactiveshell")
-    return shells is None or not shells.InteractiveShell.initialized()
-
-
-def tee_to(stream: Any) -> Callable[[str], object]:
-    """Return what writes a body's output to `stream` as well, for a worker that owns its process."""
-    if isinstance(stream, output.StandIn):
-        stream = stream.original
-
-    def tee(text: str) -> None:
-        try:
-            stream.write(text)
-            stream.flush()
-        except (OSError, ValueError) as exc:
-            _log.debug("stderr is gone: %s", exc)
-
-    return tee

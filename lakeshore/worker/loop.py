@@ -20,16 +20,16 @@ from lakeshore import settings
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes.contract import ClaimSpec, Plane
 from lakeshore.queues.job import new_worker_id
-from lakeshore.worker import forks, output
-from lakeshore.worker.execute import Rules
-from lakeshore.worker.inline import InlineRunner, owns_the_process, tee_to
+from lakeshore.worker import forks
 from lakeshore.worker.journals import Flusher
 from lakeshore.worker.keeper import Keeper
-from lakeshore.worker.options import Event, WorkerOptions
+from lakeshore.worker.options import Event, Rules, WorkerOptions
 from lakeshore.worker.slot import Runner, Slot
+from lakeshore.worker.tee import owns_the_process, tee_to
 
 if TYPE_CHECKING:
     from lakeshore.queues.sync import SyncQueue
+    from lakeshore.worker.spawn import Spawned
 
 PRUNE_AFTER: Final = 5.0
 PRUNE_EVERY: Final = 600.0
@@ -147,10 +147,12 @@ class Worker:
         *,
         tee: Callable[[str], object] | None = None,
         stuck: Callable[[], object] | None = None,
+        spawned: Spawned | None = None,
     ) -> None:
         self.queue, self.chosen = q, chosen
         self.plane: Plane = q.plane
         self.tee = tee
+        self._spawned = spawned
         self.rules = Rules(
             root=chosen.root,
             registry=chosen.registry,
@@ -215,7 +217,6 @@ class Worker:
     def run(self) -> int:
         """Work in this thread (and `concurrency` - 1 more) until stopped; returns the jobs executed."""
         with ExitStack() as stack:
-            stack.enter_context(output.Capture())
             stack.callback(self.flusher.close)
             stack.callback(self.keeper.close)
             self.flusher.start()
@@ -277,12 +278,14 @@ class Worker:
             raise KeyboardInterrupt
         return executed
 
-    def runner(self) -> Runner:
-        """Make what runs the bodies of one slot."""
+    def runner(self, slot: Slot) -> Runner:
+        """Make what runs the bodies of one slot; each kind loads what it needs, and not the other's."""
         if self.chosen.isolation == "process":
             from lakeshore.worker.process import ChildRunner
 
-            return ChildRunner(self)
+            return ChildRunner(self, self._spawned if slot is self.slots[0] else None)
+        from lakeshore.worker.inline import InlineRunner
+
         return InlineRunner(self)
 
     def tell(self, event: Event) -> None:

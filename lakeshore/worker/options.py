@@ -5,9 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 from lakeshore.planes.contract import check_number
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a worker allows, and where its bodies run.
+
+    Attributes
+    ----------
+    root : Path
+        The absolute root of `run.write` and `run.read`.
+    registry : mapping
+        Functions by name, asked before any import or unpickle.
+    allow_pickled, runtime_policy, trusted, allow_modules
+        The gates, as `run_worker` takes them (`allow_pickled` settled).
+    max_payload : int
+        Bytes that a result or a yielded value may have.
+    known : dict
+        References that were resolved, as `_resolved` keeps them.
+    """
+
+    root: Path
+    registry: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    allow_pickled: bool = False
+    runtime_policy: str = "minor"
+    trusted: bool = False
+    allow_modules: tuple[str, ...] = ()
+    max_payload: int = 256 * 1024 * 1024
+    known: dict[tuple[str, str, str], tuple[ModuleType, Callable[..., Any]]] = field(default_factory=dict)
 
 
 class Event(NamedTuple):

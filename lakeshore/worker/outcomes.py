@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import traceback as tracebacks
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ MESSAGE_LIMIT: Final = 16 * 1024
 
 PACKAGE: Final = str(Path(version.__file__).parent) + os.sep
 """Where this package's own files lie."""
-_ASYNCIO = str(Path(asyncio.__file__).parent) + os.sep
+_ASYNCIO: Final = str(Path(os.__file__).parent / "asyncio") + os.sep
 
 
 class Done(NamedTuple):

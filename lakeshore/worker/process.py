@@ -9,31 +9,28 @@ from __future__ import annotations
 import codecs
 import contextlib
 import fcntl
-import json
 import os
 import select
 import signal
-import socket
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lakeshore import wire
 from lakeshore.errors import ClaimLost
-from lakeshore.functions import transport
 from lakeshore.planes.contract import Claimed
 from lakeshore.worker import pipe
-from lakeshore.worker.execute import Options
+from lakeshore.worker.endings import Options
 from lakeshore.worker.guard import Reason
 from lakeshore.worker.journals import Journals
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.outcomes import PACKAGE, Done, Failed, Outcome, Stopped
 from lakeshore.worker.slot import Slot, Unusable
+from lakeshore.worker.spawn import Spawned
 
 if TYPE_CHECKING:
     from lakeshore.wire import Envelope
@@ -47,36 +44,14 @@ _TAIL: Final = 2000
 _READ: Final = 65536
 _INT: Final = struct.Struct("i")
 
-_START: Final = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
-    "from lakeshore.worker.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
-)
-
 
 class Child:
     """One child process and the line to it."""
 
-    def __init__(self, *setup: Any) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [
-                    sys.executable,
-                    "-c",
-                    _START,
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    json.dumps(sys.path),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-            )
-        self._socket = ours
-        self._line = ours.fileno()
-        self._inbox = pipe.Inbox(ours)
+    def __init__(self, spawned: Spawned, *setup: Any) -> None:
+        self._process, self._socket = spawned.process, spawned.line
+        self._line = self._socket.fileno()
+        self._inbox = pipe.Inbox(self._socket)
         self._outputs: dict[int, str] = {}
         self._decoders = {
             name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in ("stdout", "stderr")
@@ -248,12 +223,16 @@ class _NoBody:
 class ChildRunner:
     """Runs the bodies of one slot in a child that is kept warm."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, spawned: Spawned | None = None) -> None:
         self._worker = worker
         self._child: Child | None = None
-        self._registry = {name: transport.describe(fn) for name, fn in worker.rules.registry.items()}
-        if not worker.chosen.once:
-            self._child = self._spawn()
+        self._registry = _described(worker.rules.registry)
+        if spawned is not None or not worker.chosen.once:
+            self._child = self._spawn(spawned)
+
+    def warm_up(self) -> None:
+        """Wait until the child is up, while there is nothing else to do."""
+        if self._child is not None:
             self._child.wait_ready()
 
     def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
@@ -317,7 +296,7 @@ class ChildRunner:
             child.kill()
             child.close()
 
-    def _spawn(self) -> Child:
+    def _spawn(self, spawned: Spawned | None = None) -> Child:
         rules = self._worker.rules
         gates = {
             "allow_pickled": rules.allow_pickled,
@@ -326,7 +305,15 @@ class ChildRunner:
             "allow_modules": list(rules.allow_modules),
             "max_payload": rules.max_payload,
         }
-        return Child(str(rules.root), gates, self._registry)
+        return Child(spawned or Spawned(), str(rules.root), gates, self._registry)
+
+
+def _described(registry: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    if not registry:
+        return {}
+    from lakeshore.functions import transport  # 40 ms, which a worker without a registry need not spend
+
+    return {name: transport.describe(fn) for name, fn in registry.items()}
 
 
 class _Conversation:

@@ -10,7 +10,7 @@ from lakeshore.errors import ClaimLost, DispatchError, LakeshoreError, PlaneUnav
 from lakeshore.planes.contract import Claimed
 from lakeshore.states import State
 from lakeshore.worker import forks
-from lakeshore.worker.execute import Ending, Options, ending, poisoned, read
+from lakeshore.worker.endings import Ending, Options, ending, poisoned, read
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.options import Event
 from lakeshore.worker.outcomes import Failed, Outcome, Stopped, failed
@@ -44,6 +44,16 @@ class Runner(Protocol):
         """
         ...
 
+    def warm_up(self) -> None:
+        """Get ready for a body, while there is nothing else to do.
+
+        Raises
+        ------
+        Unusable
+            When no body can run here.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of what is kept warm."""
         ...
@@ -70,7 +80,7 @@ class Slot:
     def work(self) -> None:
         """Take jobs until the worker drains; once: at most one."""
         worker = self.worker
-        self._runner = worker.runner()
+        self._runner = worker.runner(self)
         self._home = forks.here()
         try:
             claimed: Claimed | None = None
@@ -105,6 +115,8 @@ class Slot:
             self._away(exc)
             return None
         if claimed is None and wait:
+            assert self._runner is not None
+            self._runner.warm_up()
             worker.tidy()
             early = worker.chosen.poll - (time.monotonic() - asked)
             if early > 0:  # a plane that does not wait

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakeshore import InvocationFailed, run, thunk, wire
 from lakeshore.planes.contract import Claimed
-from lakeshore.worker.execute import DELAY_CAP, Ending, Options, ending, read, retry_delay
+from lakeshore.worker.endings import DELAY_CAP, Ending, Options, ending, read, retry_delay
 from lakeshore.worker.outcomes import Done, Failed, Stopped
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from lakeshore import SyncQueue, run_worker, thunk, wire
 from lakeshore.planes.contract import Claimed
-from lakeshore.worker.keeper import Running
 from lakeshore.worker.journals import Flusher, Journals
+from lakeshore.worker.keeper import Running
 from lakeshore.worker.outcomes import Done, Failed, Stopped
 from lakeshore.worker.process import ChildDoor, _Conversation
 
