@@ -164,6 +164,21 @@ def submit_body(queue: str, item: Submission) -> dict[str, Any]:
     return body
 
 
+def read_said(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a submit body says beside its envelope, to be handed to the worker as it is.
+
+    None where a worker is told the same without: what `submit_body` says follows from the envelope.
+    """
+    said = {name: body[name] for name in ("function", "run_config", "code_context") if name in body}
+    envelope = body.get("args_blob")
+    config = said.get("run_config")
+    if not isinstance(envelope, bytes) or not isinstance(config, dict):
+        return said or None
+    function, code = _shown(envelope)
+    same = said.get("function") == function and said.get("code_context") == code
+    return None if same and config.keys() <= {"queue", "priority", "key"} else said
+
+
 def read_submission(body: Mapping[str, Any]) -> tuple[str, Submission]:
     """Read the queue and the job of a submit body; raises `ValueError` naming the field."""
     config: dict[str, Any] = field(body, "run_config", dict, {})
@@ -253,8 +268,8 @@ def read_spec(body: Mapping[str, Any], lease: float) -> ClaimSpec:
     )
 
 
-def command(claimed: Claimed) -> dict[str, Any]:
-    """Return the command that hands a job to a worker."""
+def command(claimed: Claimed, said: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the command that hands a job to a worker; `said` as `read_said` returned it."""
     function, code = _shown(claimed.envelope)
     body = {
         "invocation_id": claimed.id,
@@ -265,6 +280,7 @@ def command(claimed: Claimed) -> dict[str, Any]:
         "code_context": code,
         "fence": claimed.fence,
         "lease_expires_at": claimed.lease_expires_at,
+        **(said or {}),
     }
     return {"kind": "run", "body": body}
 

@@ -209,65 +209,6 @@ class Tokens:
         return at
 
 
-class Claims:
-    """Who made a claim: the token of each, and what a client in the field said before its ending.
-
-    Parameters
-    ----------
-    engine : Store
-        The store whose claims they are.
-    """
-
-    def __init__(self, engine: Store) -> None:
-        self._rows = reserved(engine)
-        self._known: dict[tuple[str, int], str] = {}
-
-    def made(self, ns: str, inv_id: str, fence: int, by: str) -> None:
-        """Note the digest of the token that made a claim."""
-        self._rows.journal_append(_claim(ns, inv_id), 2 * fence, by.encode())
-        self._remember(ns, inv_id, fence, by)
-
-    def maker(self, ns: str, inv_id: str, fence: int) -> str | None:
-        """Return the digest of the token that made a claim, None for one made without."""
-        known = self._known.get((_claim(ns, inv_id), fence))
-        if known is None:
-            data = self._at(_claim(ns, inv_id), 2 * fence)
-            if data is None:
-                return None
-            known = data.decode()
-            self._remember(ns, inv_id, fence, known)
-        return known
-
-    def hold(self, ns: str, inv_id: str, fence: int, frame: bytes) -> None:
-        """Keep a final ERROR frame until the ending says whether the job is tried again."""
-        self._rows.journal_append(_claim(ns, inv_id), 2 * fence + 1, frame)
-
-    def held(self, ns: str, inv_id: str, fence: int) -> bytes | None:
-        """Return the frame kept for a claim."""
-        return self._at(_claim(ns, inv_id), 2 * fence + 1)
-
-    def forget(self, *, older_than: float) -> None:
-        """Drop what was noted so many seconds ago, and tokens that were revoked then."""
-        self._rows.prune(older_than=older_than)
-
-    def _at(self, journal: str, seq: int) -> bytes | None:
-        try:
-            for found, data in self._rows.journal_read(journal, since=seq - 1, timeout=0):
-                return data if found == seq else None
-        except WaitTimeout:
-            pass  # nothing there
-        return None
-
-    def _remember(self, ns: str, inv_id: str, fence: int, by: str) -> None:
-        if len(self._known) > _KEPT:
-            self._known.clear()
-        self._known[_claim(ns, inv_id), fence] = by
-
-
 def digest(text: str) -> str:
     """Return what is kept of a token."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _claim(ns: str, inv_id: str) -> str:
-    return "claim-" + hashlib.sha256(f"{ns}\0{inv_id}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from starlette.routing import Route
 
 from lakeshore.planes import protocol
+from lakeshore.planes.contract import Submission, check_id
 from lakeshore.planes.protocol import field
 from lakeshore.server.answers import Refusal
 from lakeshore.server.serving import EVERYONE, PRODUCERS, WORKERS, Call, Serving
@@ -47,8 +48,13 @@ class Producing:
     async def submit(self, call: Call) -> dict[str, Any]:
         """Queue one job."""
         queue, item = protocol.read_submission(call.body)
-        id = await self._serving.write(
-            self._serving.plane(call.ns).submit,
+        return {"invocation_id": await self._serving.write(self._submit, call, queue, item)}
+
+    def _submit(self, call: Call, queue: str, item: Submission) -> str:
+        said = protocol.read_said(call.body)
+        if said is not None:
+            self._serving.notes.submitted(call.ns, check_id(item.id), said)
+        return self._serving.plane(call.ns).submit(
             queue,
             item.envelope,
             id=item.id,
@@ -57,7 +63,6 @@ class Producing:
             parent=item.parent,
             delay=item.delay,
         )
-        return {"invocation_id": id}
 
     async def submit_many(self, call: Call) -> dict[str, Any]:
         """Queue many jobs in one transaction."""

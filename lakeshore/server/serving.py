@@ -24,7 +24,8 @@ from starlette.routing import Route
 from lakeshore.errors import DispatchError, LakeshoreError
 from lakeshore.planes import protocol
 from lakeshore.planes.store import Store
-from lakeshore.planes.store_tokens import EVERYWHERE, Claims, Token, Tokens
+from lakeshore.planes.store_notes import Notes
+from lakeshore.planes.store_tokens import EVERYWHERE, Token, Tokens
 from lakeshore.planes.store_within import Presence, Within, check_namespace, name_of
 from lakeshore.server import bodies
 from lakeshore.server.answers import Refusal, packed, refused
@@ -99,7 +100,7 @@ class Serving:
     def __init__(self, engine: Store, options: Options) -> None:
         self.engine, self.options = engine, options
         self.ns = name_of(engine)
-        self.tokens, self.claims = Tokens(engine), Claims(engine)
+        self.tokens, self.notes = Tokens(engine), Notes(engine)
         self.hearing = Hearing(engine)
         self.metrics = Metrics(self)
         self.started_at = time.time()
@@ -142,7 +143,7 @@ class Serving:
         while True:
             await asyncio.sleep(_FORGET_EVERY)
             with contextlib.suppress(DispatchError):  # the store is away; there is time
-                await self.write(self.claims.forget, older_than=_FORGET_SECONDS)
+                await self.write(self.notes.forget, older_than=_FORGET_SECONDS)
 
     # -- the store --------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class Streamed(Response):
                     frames, finished = await serving.read(part, plane, journal, self._cursor)
                 except DispatchError:
                     return False  # the store is away: the client asks again, from its cursor
-                if frames or finished:
+                if frames or finished or self._look:
                     continue
                 silence = quiet_since + serving.options.keepalive - loop.time()
                 if not await ear.wait(silence) and self._rows:

@@ -23,6 +23,7 @@ from lakeshore.server.serving import EVERYONE, WORKERS, Call, Serving
 from lakeshore.states import State
 from lakeshore.wire import FrameKind
 
+_Handed = tuple[Claimed, dict[str, Any]]
 _MOST_CLAIMED: Final = 1000
 _ERROR: Final = b"\x94" + bytes((FrameKind.ERROR,))
 
@@ -59,7 +60,7 @@ class Working:
         hold = held(serving, call)
         plane = serving.plane(call.ns, _presence(call))
 
-        async def take() -> list[Claimed]:
+        async def take() -> list[_Handed]:
             return await serving.write(self._take, plane, spec, worker, n, call)
 
         if serving.draining:
@@ -86,23 +87,23 @@ class Working:
                         break
                     await ear.wait(min(left, due) if 0 < due < 1 else left)
                 if taken and gone.done():  # whoever asked is away: nobody else need wait for the lease
-                    for claimed in taken:
+                    for claimed, _ in taken:
                         await serving.write(plane.release, claimed.id, worker, fence=claimed.fence)
                     taken = []
-        return {"commands": [protocol.command(claimed) for claimed in taken]}
+        return {"commands": [command for _, command in taken]}
 
-    def _take(self, plane: Within, spec: ClaimSpec, worker: str, n: int, call: Call) -> list[Claimed]:
+    def _take(self, plane: Within, spec: ClaimSpec, worker: str, n: int, call: Call) -> list[_Handed]:
         taken = plane.claim_many(
             spec.queue, worker, n, kind=spec.kind, temperature=spec.temperature, lease=spec.lease
         )
-        self._note(call, taken)
-        return taken
+        return [self._hand(call, claimed) for claimed in taken]
 
-    def _note(self, call: Call, taken: list[Claimed]) -> None:
-        """Remember whose claims these are."""
+    def _hand(self, call: Call, claimed: Claimed) -> _Handed:
+        """Remember whose claim this is, and return it as the client is told of it."""
+        notes = self._serving.notes
         if call.token is not None:
-            for claimed in taken:
-                self._serving.claims.made(call.ns, claimed.id, claimed.fence, call.token.digest)
+            notes.claimed(call.ns, claimed.id, claimed.fence, call.token.digest)
+        return claimed, protocol.command(claimed, notes.submission(call.ns, claimed.id))
 
     def _hold_of(self, call: Call, plane: Within, id: str, verb: str) -> tuple[str, int | None]:
         """Return the worker and fence under which a call reports; in a thread.
@@ -131,7 +132,7 @@ class Working:
         token = call.token
         if token is None or token.role == "admin":
             return True
-        return self._serving.claims.maker(call.ns, id, fence) == token.digest
+        return self._serving.notes.claimer(call.ns, id, fence) == token.digest
 
     async def heartbeat(self, call: Call) -> dict[str, Any]:
         """Extend a lease."""
@@ -173,11 +174,11 @@ class Working:
         plane = self._serving.plane(call.ns, _presence(call))
         ending = self._succeed if state == State.SUCCEEDED else self._fail
         following = await self._serving.write(ending, call, plane, id, frame, spec)
-        return {"ok": True, "commands": [] if following is None else [protocol.command(following)]}
+        return {"ok": True, "commands": [] if following is None else [following[1]]}
 
     def _succeed(
         self, call: Call, plane: Within, id: str, frame: bytes | None, spec: ClaimSpec | None
-    ) -> Claimed | None:
+    ) -> _Handed | None:
         result: bytes | None = field(call.body, "result_blob", bytes, None)
         try:
             worker, fence = self._hold_of(call, plane, id, "ack")
@@ -186,25 +187,20 @@ class Working:
             if _guard(call.body) == (None, None) and self._had_landed(call, plane, id, result):
                 return None
             raise
-        return self._handed(call, following)
+        return None if following is None else self._hand(call, following)
 
     def _fail(
         self, call: Call, plane: Within, id: str, frame: bytes | None, spec: ClaimSpec | None
-    ) -> Claimed | None:
+    ) -> _Handed | None:
         error, retry = protocol.read_nack(call.body)
         delay = float(field(call.body, "delay", (int, float), 0.0))
         worker, fence = self._hold_of(call, plane, id, "nack")
         if frame is None and not retry and _guard(call.body)[1] is None and fence is not None:
-            frame = self._serving.claims.held(call.ns, id, fence)
+            frame = self._serving.notes.held(call.ns, id, fence)
         following = plane.nack(
             id, worker, error=error, retry=retry, delay=delay, fence=fence, frame=frame, next=spec
         )
-        return self._handed(call, following)
-
-    def _handed(self, call: Call, following: Claimed | None) -> Claimed | None:
-        if following is not None:
-            self._note(call, [following])
-        return following
+        return None if following is None else self._hand(call, following)
 
     def _had_landed(self, call: Call, plane: Within, id: str, result: bytes | None) -> bool:
         """Whether an ending that names no claim is the repeat of the one that made the row what it is."""
@@ -247,7 +243,7 @@ class Working:
         if final and data.startswith(_ERROR) and journal == stem and holder.state == State.RUNNING:
             # The nack that follows says whether the job is tried again; until then no reader may see it.
             plane.journal_put(journal, frames[:-1], **guard)
-            self._serving.claims.hold(call.ns, stem, holder.fence, data)
+            self._serving.notes.hold(call.ns, stem, holder.fence, data)
             return (0 if seq is None else seq), False
         return plane.journal_put(journal, frames, **guard)
 
