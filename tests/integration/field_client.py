@@ -1,4 +1,4 @@
-"""A client in the field at work: run by an interpreter that has its package, unchanged; prints what came of it."""
+"""A client in the field at work, unchanged: run by a Python that has its package; prints what came of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def main(url: str, token: str | None) -> dict[str, object]:
     q = SyncQueue("field", dispatch=dispatch)
     told: dict[str, object] = {}
     stop = threading.Event()
-    tries: list[int] = []
 
     def work() -> None:
         theirs = SyncQueue("field", dispatch=HttpDispatch(url, token=token, timeout=15))
