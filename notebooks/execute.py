@@ -46,7 +46,7 @@ def execute(source: Path, saved: Path, folder: Path) -> None:
     finally:
         notebook.metadata = {
             "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"},
+            "language_info": {"name": "python", "pygments_lexer": "ipython3"},
         }
         saved.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(nameless(notebook), saved)
