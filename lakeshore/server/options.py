@@ -33,6 +33,9 @@ class Options:
         A client that takes nothing of its answer for so long is cut off.
     hosts : tuple of str
         Names in the Host header that are answered beside loopback, addresses and this machine's own.
+    storage : str or None
+        Where files are kept: a folder, or what fsspec reaches (``s3://bucket/path``). None is
+        ``storage`` in LAKESHORE_HOME.
     """
 
     auth: bool = True
@@ -46,3 +49,4 @@ class Options:
     header_seconds: float = 10.0
     stall_seconds: float = 60.0
     hosts: tuple[str, ...] = ()
+    storage: str | None = None

@@ -40,7 +40,7 @@ class Shelf(Protocol):
         """Yield an object's bytes from `first` on."""
         ...
 
-    def list(self, folder: str) -> dict[str, int]:
+    def names(self, folder: str) -> dict[str, int]:
         """Return the names in a folder, with their bytes."""
         ...
 
@@ -113,7 +113,7 @@ class Folder:
             file.seek(first)
             yield from _parts(file, size)
 
-    def list(self, folder: str) -> dict[str, int]:
+    def names(self, folder: str) -> dict[str, int]:
         """Return the files of a folder."""
         found = {}
         with contextlib.suppress(FileNotFoundError):
@@ -151,7 +151,7 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         try:
-            import fsspec
+            import fsspec  # type: ignore[import-untyped]
         except ImportError:
             raise PlaneUnavailable(
                 f"storage {url!r}: wants the package fsspec (and, for s3://, s3fs). "
@@ -203,7 +203,7 @@ class Remote:
             file.seek(first)
             yield from _parts(file, size)
 
-    def list(self, folder: str) -> dict[str, int]:
+    def names(self, folder: str) -> dict[str, int]:
         """Return the objects of a folder."""
         self._fs.invalidate_cache()
         try:

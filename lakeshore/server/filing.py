@@ -1,0 +1,166 @@
+"""Files by namespace, storage and key, on a shelf: uploads in parts, published whole under their digest.
+
+A key is a small record that names a content by its SHA-256. So a reader that goes on after a cut goes on with
+the same content, whatever was written to the key since; and nothing a client says is ever a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from lakeshore.server.answers import Refusal
+from lakeshore.server.shelf import Shelf
+
+OBJECT_BYTES: Final = 64 * 1024 * 1024 * 1024
+"""What one file may have unless its URL says less."""
+_LEFT_SECONDS: Final = 7 * 86400.0
+_TIDY_SECONDS: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which file: its namespace, the storage's name, and its key there."""
+
+    ns: str
+    storage: str
+    key: str
+
+    @property
+    def room(self) -> str:
+        """The folder of all that its namespace has."""
+        return _hash("ns", self.ns)
+
+    @property
+    def record(self) -> str:
+        """Where its record stands."""
+        return f"{self.room}/keys/{_hash('key', self.storage, self.key)}"
+
+    def content(self, digest: str) -> str:
+        """Where a content of its namespace lies."""
+        return f"{self.room}/contents/{digest[:2]}/{digest}"
+
+    def upload(self, total: int, digest: str) -> str:
+        """Where the parts of one upload are gathered."""
+        return f"{self.room}/uploads/{_hash('up', self.storage, self.key, str(total), digest)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a key holds: the content's SHA-256 (hex), its bytes, its media type, and since when (Unix)."""
+
+    digest: str
+    size: int
+    media: str
+    at: float
+
+
+class Filing:
+    """The files of one control plane. Every verb blocks."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self._tidied = 0.0
+
+    def find(self, place: Place) -> Record | None:
+        """Return what a key holds, None where it holds nothing."""
+        if self.shelf.size(place.record) is None:
+            return None
+        told = json.loads(b"".join(self.shelf.parts(place.record)))
+        return Record(told["digest"], told["size"], told["media"], told["at"])
+
+    def parts(self, place: Place, record: Record, first: int, size: int) -> Iterator[bytes]:
+        """Yield a content's bytes from `first` on."""
+        return self.shelf.parts(place.content(record.digest), first, size)
+
+    def publish(self, place: Place, file: Path, size: int, digest: str, media: str) -> Record:
+        """Make a scratch file the content of a key."""
+        if self.shelf.size(place.content(digest)) != size:
+            self.shelf.put(place.content(digest), file)
+        return self._record(place, Record(digest, size, media, time.time()))
+
+    def known(self, place: Place, total: int, digest: str, media: str) -> Record | None:
+        """Give a key a content that its namespace has already; None where it has not."""
+        if self.shelf.size(place.content(digest)) != total:
+            return None
+        return self._record(place, Record(digest, total, media, time.time()))
+
+    def _record(self, place: Place, record: Record) -> Record:
+        told = {"ns": place.ns, "storage": place.storage, "key": place.key, **asdict(record)}
+        with self.shelf.scratch() as file:
+            file.write_text(json.dumps(told), "utf-8")
+            self.shelf.put(place.record, file)
+        return record
+
+    # -- uploads in parts -------------------------------------------------------
+
+    def add(self, place: Place, file: Path, first: int, size: int, total: int, digest: str) -> None:
+        """Take a scratch file as a part of an upload."""
+        self._tidy(place)
+        self.shelf.put(f"{place.upload(total, digest)}/{first:020d}-{size}", file)
+
+    def so_far(self, place: Place, total: int, digest: str) -> int:
+        """Return how many bytes of an upload there are from its start on, without a gap."""
+        return sum(size for _, size in self._chain(place, total, digest))
+
+    def _chain(self, place: Place, total: int, digest: str) -> list[tuple[str, int]]:
+        at: dict[int, tuple[str, int]] = {}
+        for name, size in self.shelf.names(place.upload(total, digest)).items():
+            first, _, said = name.partition("-")
+            if said == str(size) and size > at.get(int(first), ("", 0))[1]:
+                at[int(first)] = (name, size)
+        chain: list[tuple[str, int]] = []
+        end = 0
+        while end < total and end in at:
+            chain.append(at[end])
+            end += at[end][1]
+        return chain
+
+    def finish(self, place: Place, total: int, digest: str, media: str) -> Record:
+        """Put the parts of an upload together and publish them.
+
+        Raises
+        ------
+        Refusal
+            When they are not the content that was announced; the parts are gone then.
+        """
+        upload = place.upload(total, digest)
+        with self.shelf.scratch() as whole:
+            hashed, size = hashlib.sha256(), 0
+            with whole.open("wb") as out:
+                for name, length in self._chain(place, total, digest):
+                    for part in self.shelf.parts(f"{upload}/{name}", 0, length):
+                        hashed.update(part)
+                        size += out.write(part)
+            if size != total or hashed.hexdigest() != digest:
+                again = self.known(place, total, digest, media)  # another request was first, and tidied up
+                if again is not None:
+                    return again
+                self.shelf.drop(upload)
+                raise Refusal("bad_digest", wrong_digest(hashed.hexdigest(), digest))
+            record = self.publish(place, whole, size, digest, media)
+        self.shelf.drop(upload)
+        return record
+
+    def _tidy(self, place: Place) -> None:
+        if time.monotonic() - self._tidied > _TIDY_SECONDS or not self._tidied:
+            self._tidied = time.monotonic()
+            self.shelf.tidy(f"{place.room}/uploads", _LEFT_SECONDS)
+
+
+def wrong_digest(found: str, wanted: str) -> str:
+    """Say that a content is not the one announced."""
+    return (
+        f"the content's SHA-256 is {found}, and {wanted} was announced: it was changed on the way, or "
+        "while it was sent. Send it again from the start."
+    )
+
+
+def _hash(*names: str) -> str:
+    told = "\0".join(f"{len(name)}:{name}" for name in names)
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,381 @@
+"""The file side channel: signed URLs of this server, and what they lead to.
+
+A URL says, under the server's signature, which file may be read or written, how large it may be and until
+when. It is its own proof, so whoever has it needs no token; and it opens nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from lakeshore import settings
+from lakeshore.errors import LakeshoreError
+from lakeshore.keys import check_prefix
+from lakeshore.planes import protocol
+from lakeshore.planes.contract import check_name
+from lakeshore.planes.engine import check_whole
+from lakeshore.planes.protocol_files import (
+    FILE,
+    FILE_PATH,
+    FOLDER,
+    PART_LIMIT,
+    PRESIGN,
+    digest_header,
+    read_content_range,
+    read_digest,
+    read_range,
+)
+from lakeshore.planes.store_within import reserved
+from lakeshore.server import bodies
+from lakeshore.server.answers import PROTOCOL, Refusal, in_json, refused
+from lakeshore.server.filing import OBJECT_BYTES, Filing, Place, Record, wrong_digest
+from lakeshore.server.serving import EVERYONE, Call, Serving
+from lakeshore.server.shelf import shelf_at
+
+KEY_BYTES: Final = 1024
+_EXPIRES: Final = 900.0
+_LONGEST: Final = 86400.0
+_SLOWEST: Final = 1024
+_MEDIA: Final = frozenset({FILE, FOLDER})
+_TO_DISK: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a signed URL allows: one operation on one file, up to a size, until a time (Unix seconds)."""
+
+    place: Place
+    operation: str
+    limit: int
+    until: float
+
+
+class Signer:
+    """Makes and reads the one segment of a signed URL."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sign(self, grant: Grant) -> str:
+        """Return the segment for a grant."""
+        place = grant.place
+        told = [place.ns, place.storage, place.key, grant.operation, grant.limit, grant.until]
+        body = json.dumps(told, separators=(",", ":")).encode()
+        return f"{_text(body)}.{_text(self._mac(body))}"
+
+    def read(self, signed: str, now: float) -> Grant:
+        """Return the grant of a segment.
+
+        Raises
+        ------
+        Refusal
+            When this server did not sign it, or its time is over.
+        """
+        body, dot, mac = signed.partition(".")
+        try:
+            data, given = _bytes(body), _bytes(mac)
+        except (binascii.Error, ValueError):
+            data, given = b"", b""
+        if not dot or not hmac.compare_digest(self._mac(data), given):
+            raise Refusal("forbidden", "this server did not sign the URL. Ask for one with presign.")
+        ns, storage, key, operation, limit, until = json.loads(data)
+        if now > until:
+            raise Refusal("forbidden", "the URL has expired. Ask for another with presign.")
+        return Grant(Place(ns, storage, key), operation, limit, until)
+
+    def _mac(self, body: bytes) -> bytes:
+        return hmac.digest(self._secret, b"lakeshore file url\0" + body, "sha256")
+
+
+def routes(serving: Serving) -> list[Route]:
+    """Return the routes of this room."""
+    room = Storages(serving)
+
+    async def endpoint(request: Request) -> Response:
+        request.scope["lakeshore.route"] = FILE_PATH
+        try:
+            return await room.answer(request)
+        except (Refusal, ValueError, LakeshoreError) as exc:
+            return refused(request, exc)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody is there to read it
+
+    return [
+        serving.route(PRESIGN, room.presign, EVERYONE, body=False),
+        Route(FILE_PATH, endpoint, methods=["GET", "PUT"]),
+    ]
+
+
+class Storages:
+    """What each route does. What it knows stands in the store and on the shelf."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._lock = threading.Lock()
+        self._opened: tuple[Signer, Filing] | None = None
+
+    def _open(self) -> tuple[Signer, Filing]:
+        """Return signer and files; every server of the store has the same. Blocks at the first use."""
+        with self._lock:
+            if self._opened is None:
+                rows = reserved(self._serving.engine)
+                told = protocol.pack({"id": secrets.token_hex(8), "secret": secrets.token_bytes(32)})
+                id = rows.submit("storage", told, id=f"storage-{secrets.token_hex(8)}", key="storage")
+                kept = protocol.unpack(rows.envelope(id) or told)
+                place = self._serving.options.storage
+                if place is None:
+                    shelf = shelf_at(settings.read().home / "storage" / str(kept["id"]))
+                else:
+                    shelf = shelf_at(f"{place.rstrip('/')}/{kept['id']}")
+                self._opened = (Signer(kept["secret"]), Filing(shelf))
+            return self._opened
+
+    async def presign(self, call: Call) -> Response:
+        """Answer with a URL for one operation on one file."""
+        body = await read_json(call.request, self._serving)
+        storage = check_name(call.names["name"], "storage")
+        key = check_key(protocol.field(body, "key", str))
+        operation = protocol.field(body, "operation", str)
+        if operation not in ("get", "put"):
+            raise ValueError(f"operation: wants get or put, got {operation[:40]!r}")
+        seconds = float(protocol.field(body, "expiresIn", (int, float), _EXPIRES))
+        if not 0 < seconds <= _LONGEST:
+            raise ValueError(
+                f"expiresIn: wants more than 0 and at most {_LONGEST:g} seconds, got {seconds:g}"
+            )
+        limit = check_whole(protocol.field(body, "sizeBytes", int, OBJECT_BYTES), "sizeBytes", 0)
+        if limit > OBJECT_BYTES:
+            raise Refusal("too_large", f"sizeBytes: {limit:,}, and a file may have {OBJECT_BYTES:,} bytes.")
+        signer, _ = await asyncio.to_thread(self._open)
+        until = time.time() + seconds
+        signed = signer.sign(Grant(Place(call.ns, storage, key), operation, limit, until))
+        return in_json({"url": f"{_origin(call.request)}/v1/files/{signed}", "expiresAt": until})
+
+    async def answer(self, request: Request) -> Response:
+        """Serve what a signed URL leads to."""
+        signer, filing = await asyncio.to_thread(self._open)
+        grant = signer.read(request.path_params["signed"], time.time())
+        request.scope["lakeshore.ns"] = grant.place.ns
+        if request.method == "PUT":
+            if grant.operation != "put":
+                raise Refusal("forbidden", "the URL is for reading. Ask for another with operation put.")
+            return await self._put(request, filing, grant)
+        if grant.operation != "get":
+            raise Refusal("forbidden", "the URL is for writing. Ask for another with operation get.")
+        return await self._get(request, filing, grant.place)
+
+    # -- reading ------------------------------------------------------------------
+
+    async def _get(self, request: Request, filing: Filing, place: Place) -> Response:
+        record = await asyncio.to_thread(filing.find, place)
+        if record is None:
+            raise Refusal("not_found", f"storage {place.storage!r} has no file {place.key!r}.")
+        wanted = request.headers.get("if-match", "").strip().strip('"')
+        headers = _headers(record)
+        if wanted and wanted not in ("*", record.digest):
+            return Response(status_code=412, headers=headers)
+        asked = read_range(request.headers.get("range"))
+        first, size, status = 0, record.size, 200
+        if asked is not None:
+            first = asked[0]
+            if first >= record.size:
+                return Response(
+                    status_code=416, headers={**headers, "Content-Range": f"bytes */{record.size}"}
+                )
+            last = record.size - 1 if asked[1] is None else min(asked[1], record.size - 1)
+            size, status = last - first + 1, 206
+            headers["Content-Range"] = f"bytes {first}-{last}/{record.size}"
+        headers["Content-Length"] = str(size)
+        if request.method == "HEAD":
+            return Response(status_code=status, headers=headers)
+        parts = _in_threads(filing.parts(place, record, first, size))
+        return StreamingResponse(parts, status, headers)
+
+    # -- writing ------------------------------------------------------------------
+
+    async def _put(self, request: Request, filing: Filing, grant: Grant) -> Response:
+        headers, place = request.headers, grant.place
+        digest = read_digest(headers.get("repr-digest"))
+        media = headers.get("content-type", FILE).partition(";")[0].strip().lower()
+        media = media if media in _MEDIA else FILE
+        said = headers.get("content-range")
+        if said is None:
+            return await self._whole(request, filing, grant, digest, media)
+        part, total = read_content_range(said)
+        if total > grant.limit:
+            raise _too_large(grant.limit)
+        if digest is None:
+            raise ValueError("Repr-Digest: is wanted with a part; it names the upload that the part is of")
+        if part is not None:
+            size = part[1] - part[0] + 1
+            if size > PART_LIMIT:
+                raise Refusal("too_large", f"a part of {size:,} bytes; send parts of {PART_LIMIT:,} at most.")
+            with _scratch(filing) as (path, file):
+                got, _ = await self._receive(request, file, size)
+                if got != size:
+                    raise ValueError(f"body: has {got:,} bytes, and the part {size:,}. Send the part again.")
+                await asyncio.to_thread(_closed, file)
+                await asyncio.to_thread(filing.add, place, path, part[0], size, total, digest)
+        else:
+            record = await asyncio.to_thread(filing.known, place, total, digest, media)
+            if record is not None:
+                return _stored(place, record)
+        have = await asyncio.to_thread(filing.so_far, place, total, digest)
+        if have < total:
+            told = {"Range": f"bytes=0-{have - 1}"} if have else {}
+            return in_json({"receivedBytes": have, "totalBytes": total}, 202, told)
+        record = await asyncio.to_thread(filing.finish, place, total, digest, media)
+        return _stored(place, record)
+
+    async def _whole(
+        self, request: Request, filing: Filing, grant: Grant, digest: str | None, media: str
+    ) -> Response:
+        said = request.headers.get("content-length", "")
+        if said.isdigit() and int(said[:20]) > grant.limit:
+            raise _too_large(grant.limit)
+        with _scratch(filing) as (path, file):
+            size, found = await self._receive(request, file, grant.limit)
+            await asyncio.to_thread(_closed, file)
+            if digest is not None and digest != found:
+                raise Refusal("bad_digest", wrong_digest(found, digest))
+            record = await asyncio.to_thread(filing.publish, grant.place, path, size, found, media)
+        return _stored(grant.place, record)
+
+    async def _receive(self, request: Request, file: IO[bytes], limit: int) -> tuple[int, str]:
+        """Write a body to a file; returns its bytes and SHA-256.
+
+        Raises
+        ------
+        Refusal
+            When it is over the limit, or comes too slowly.
+        """
+        hashed, size, held = hashlib.sha256(), 0, bytearray()
+        end = asyncio.get_running_loop().time() + self._serving.options.body_seconds
+        more = True
+        try:
+            while more:
+                async with asyncio.timeout_at(end + size / _SLOWEST):
+                    message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                part, more = message.get("body", b""), message.get("more_body", False)
+                size += len(part)
+                if size > limit:
+                    raise _too_large(limit)
+                held += part
+                if len(held) >= _TO_DISK or not more:
+                    await asyncio.to_thread(_write, file, hashed, bytes(held))
+                    held.clear()
+        except TimeoutError:
+            raise Refusal(
+                "timeout", f"the body came too slowly: {size:,} bytes. Send it again, in smaller parts."
+            ) from None
+        return size, hashed.hexdigest()
+
+
+def check_key(key: str) -> str:
+    """Return a storage key in its normal form, as `run.write` has them; raises `ValueError`."""
+    if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES:
+        raise ValueError(f"key: is longer than {KEY_BYTES} bytes")
+    if not key:
+        raise ValueError("key: is empty")
+    problem = ""
+    try:
+        return check_prefix(key)
+    except LakeshoreError as exc:
+        problem = str(exc)
+    raise ValueError(problem.replace("prefix", "key", 1))
+
+
+async def read_json(request: Request, serving: Serving) -> Mapping[str, Any]:
+    """Return a JSON object that a client sent; raises `ValueError` for any other body."""
+    data = await bodies.read(request, serving.options)
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ValueError("body: wants a JSON object") from None
+    if not isinstance(body, dict):
+        raise ValueError(f"body: wants a JSON object, got {type(body).__name__}")
+    return body
+
+
+def _origin(request: Request) -> str:
+    """Return scheme and host as the client sees them; a proxy that ends TLS tells the scheme."""
+    said = request.headers.get("x-forwarded-proto", "").strip().lower()
+    scheme = said if said in ("http", "https") else request.scope["scheme"]
+    return f"{scheme}://{request.headers['host']}"
+
+
+def _headers(record: Record) -> dict[str, str]:
+    return {
+        **PROTOCOL,
+        "Content-Type": record.media,
+        "ETag": f'"{record.digest}"',
+        "Repr-Digest": digest_header(record.digest),
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "private, no-store",
+        # a user's file comes from this origin, and must never run in it
+        "Content-Disposition": "attachment",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _stored(place: Place, record: Record) -> Response:
+    told = {"key": place.key, "sizeBytes": record.size, "digest": f"sha256:{record.digest}"}
+    return in_json(told, 200, {"Repr-Digest": digest_header(record.digest), "ETag": f'"{record.digest}"'})
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal("too_large", f"the file is over the limit of {limit:,} bytes that its URL allows.")
+
+
+@contextlib.contextmanager
+def _scratch(filing: Filing) -> Iterator[tuple[Path, IO[bytes]]]:
+    with filing.shelf.scratch() as path, path.open("wb") as file:
+        yield path, file
+
+
+def _write(file: IO[bytes], hashed: Any, data: bytes) -> None:
+    hashed.update(data)
+    file.write(data)
+
+
+def _closed(file: IO[bytes]) -> None:
+    file.close()
+
+
+async def _in_threads(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            yield part
+    finally:
+        close = getattr(parts, "close", None)
+        if close is not None:
+            with contextlib.suppress(ValueError):  # a thread reads on; it ends with its part
+                close()
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
