@@ -172,9 +172,7 @@ def interruptible(plane: Plane, ids: Sequence[str], on_interrupt: str = "detach"
     """
     try:
         yield
-    except Detached:
-        raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # a panel's own word on it, too, which names one job of several
         raise Detached(_let_go(plane, ids, on_interrupt)) from None
 
 
@@ -197,7 +195,8 @@ def _let_go(plane: Plane, ids: Sequence[str], on_interrupt: str) -> str:
     open_ids = _open(plane, ids)
     if on_interrupt == "cancel":
         done = [id for id in open_ids if plane.cancel(id)]
-        return f"cancelled: {' '.join(done) or 'nothing, all had ended'}"
+        again = f"; %lakeshore requeue {done[0]} runs it again" if len(done) == 1 else ""
+        return f"cancelled: {' '.join(done) or 'nothing, all had ended'}{again}"
     if not open_ids:
         return "detached: all had ended"
     verb = "runs" if len(open_ids) == 1 else "run"

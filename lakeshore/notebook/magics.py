@@ -25,6 +25,8 @@ from lakeshore.planes.contract import Plane
 from lakeshore.planes.default import default_plane, open_plane, set_default_plane
 from lakeshore.states import State
 
+_WORKER_THREAD = ("lakeshore.worker.background", "WorkerThread")
+"""What `q.worker()` returns; shown as the kernel's own workers are."""
 _STATES = tuple(str(state) for state in State)
 _ROW_COLUMNS = {
     "id": plain,
@@ -188,7 +190,8 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         else:
             panel = stream.show_group(plane, ids, name=options.ref, text=options.text)
         if options.wait:
-            panel.wait()
+            with jobs.interruptible(plane, ids):
+                panel.wait()
         return Shown(panel)
 
     def _wait(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
@@ -361,6 +364,14 @@ def load(ipython: Any) -> None:
     magics = LakeshoreMagics(ipython)
     ipython.register_magics(magics)
     ipython.Completer.custom_matchers.append(magics.matcher)
+    formatter = ipython.display_formatter.ipython_display_formatter
+    formatter.for_type_by_name(*_WORKER_THREAD, _show_worker)
+
+
+def _show_worker(worker: Any) -> None:
+    from lakeshore.notebook.worker_panel import show_worker
+
+    show_worker(worker)
 
 
 def unload(ipython: Any) -> None:
@@ -380,3 +391,5 @@ def _remove(ipython: Any) -> None:
     matcher = getattr(magics, "matcher", None)
     matchers = ipython.Completer.custom_matchers
     matchers[:] = [each for each in matchers if each is not matcher]
+    formatter = ipython.display_formatter.ipython_display_formatter
+    formatter.pop(".".join(_WORKER_THREAD), None)

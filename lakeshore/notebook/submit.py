@@ -233,7 +233,7 @@ def _wait(panel: Any, plane: Plane, ids: list[str], options: argparse.Namespace)
     """Wait as the panel does, which also draws where nothing else can; then take the results."""
     started = time.monotonic()
     if panel is not None:
-        panel.wait(None if options.wait == math.inf else options.wait, on_interrupt=options.on_interrupt)
+        panel.wait(None if options.wait == math.inf else options.wait)
     left = max(0.0, options.wait - (time.monotonic() - started))
     return jobs.wait(plane, ids, timeout=left)
 

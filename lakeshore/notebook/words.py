@@ -125,9 +125,9 @@ def _pieces(word: str, evaluate: Callable[[str], Any], code: bool) -> Iterator[s
     at = 0
     while at < len(word):
         if code and word[at] in "'\"":  # a text of Python's own, where an f-string has its braces
-            end = _text_end(word, at)
-            yield word[at:end]
-            at = end
+            after = _text_end(word, at)
+            yield word[at:after]
+            at = after
         elif word.startswith("$$", at):
             yield "$"
             at += 2

@@ -6,8 +6,8 @@ One per plane and queue: starting it again gives the one that is there.
 from __future__ import annotations
 
 import contextlib
-import html
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from lakeshore import settings
 from lakeshore.errors import DispatchError
@@ -35,6 +34,8 @@ START_SECONDS = 5.0
 """How long `start` waits for a process to ask for its first job."""
 _LOOK = 0.05
 _TAIL_LINES = 200
+_SAYS = re.compile(r"[\d:]+ (\w+) (\w+)")
+"""The daemon's line on a job: the time, `start` or how it ended, the id."""
 # The daemon, told to drain when its stdin ends: the kernel holds the other end, which closes however it goes.
 _LAUNCH = """\
 import os, runpy, signal, sys, threading
@@ -102,17 +103,14 @@ class KernelWorker:
         return "ended" if self.error else "stopped"
 
     @property
-    def executed(self) -> int | None:
-        """Jobs taken on so far; None for a process, which keeps its own count."""
-        return None if self._thread is None else self._thread.executed
+    def executed(self) -> int:
+        """Jobs taken on so far."""
+        return self._daemon.executed if self._thread is None else self._thread.executed
 
     @property
     def current(self) -> str | None:
         """The id of the job that runs now, where known."""
-        if self._thread is not None:
-            return self._thread.current
-        rows = self.plane.invocations(self.queue, state="running", limit=20)
-        return next((row["id"] for row in rows if f"-{self._daemon.pid}-" in (row["worker_id"] or "")), None)
+        return self._daemon.current if self._thread is None else self._thread.current
 
     @property
     def error(self) -> str | None:
@@ -155,16 +153,13 @@ class KernelWorker:
         if self.error and not self.running:
             return f"worker for {self.queue!r} ({self.kind}): ended: {self.error}"
         state = self.note() or self.state
-        done = "" if self.executed is None else f", {self.executed} executed"
         now = f", now {self.current}" if state == "running" and self.current else ""
-        return f"worker for {self.queue!r} ({self.kind}): {state}{done}{now}"
+        return f"worker for {self.queue!r} ({self.kind}): {state}, {self.executed} executed{now}"
 
-    def _repr_html_(self) -> str:
-        mark = "●" if self.running else "○"
-        return f'<div class="lakeshore-worker">{mark} {html.escape(repr(self))}</div>'
+    def _ipython_display_(self) -> None:
+        from lakeshore.notebook.worker_panel import show_worker
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
+        show_worker(self, plane=self.plane, kind=self.kind)
 
 
 class _Daemon:
@@ -186,13 +181,25 @@ class _Daemon:
             start_new_session=True,
         )
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.executed = 0
+        self.current: str | None = None
         threading.Thread(target=self._read, name=f"lakeshore-process-{queue}", daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as out:
-            self._tail.extend(line.rstrip() for line in out)
+            for line in out:
+                self._take(line.rstrip())
         self._process.wait()
+
+    def _take(self, line: str) -> None:
+        self._tail.append(line)
+        if (said := _SAYS.match(line)) is None:
+            return
+        if said[1] == "start":
+            self.executed, self.current = self.executed + 1, said[2]
+        elif said[2] == self.current:
+            self.current = None
 
     @property
     def pid(self) -> int:

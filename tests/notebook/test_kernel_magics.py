@@ -2,115 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jupyter_client.manager import KernelManager
 
 from lakeshore import Dispatch, SyncQueue
-
-
-@dataclass
-class Reply:
-    """What a cell gave: its status, and everything it published."""
-
-    status: str
-    ename: str = ""
-    text: str = ""
-    outputs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-
-
-class Kernel:
-    """A kernel of its own; `cwd` and `home` are the test's."""
-
-    def __init__(self, home: Path, cwd: Path) -> None:
-        self.home = home
-        self.manager = KernelManager(kernel_name="python3")
-        env = {**os.environ, "LAKESHORE_HOME": str(home)}
-        self.manager.start_kernel(cwd=str(cwd), env=env)
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-
-    def run(self, code: str, timeout: float = 60) -> Reply:
-        """Run a cell and take what it publishes."""
-        reply = Reply("")
-
-        def take(message: dict[str, Any]) -> None:
-            content = message["content"]
-            reply.outputs.append((message["msg_type"], content))
-            reply.text += content.get("text") or content.get("data", {}).get("text/plain", "")
-            reply.text += "\n".join(content.get("traceback", ()))
-
-        answer = self.client.execute_interactive(code, timeout=timeout, allow_stdin=False, output_hook=take)
-        reply.status, reply.ename = answer["content"]["status"], answer["content"].get("ename", "")
-        return reply
-
-    def value(self, expression: str) -> Any:
-        """Evaluate an expression whose value has a literal repr."""
-        import ast
-
-        reply = self.run(f"print(repr({expression}))")
-        assert reply.status == "ok", reply.text
-        return ast.literal_eval(reply.text)
-
-    def pid(self) -> int:
-        return int(self.value("__import__('os').getpid()"))
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):
-            self.client.stop_channels()
-        with contextlib.suppress(Exception):
-            self.manager.shutdown_kernel(now=True)
-
-
-@pytest.fixture
-def plane(home: Path) -> Iterator[Dispatch]:
-    """The default plane of this test's kernels and daemons."""
-    opened = Dispatch(home / "dispatch.sqlite")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def kernels(home: Path, tmp_path: Path) -> Iterator[Callable[[], Kernel]]:
-    """Start kernels with the extension loaded."""
-    started: list[Kernel] = []
-
-    def start() -> Kernel:
-        kernel = Kernel(home, tmp_path)
-        started.append(kernel)
-        assert kernel.run("%load_ext lakeshore").status == "ok"
-        return kernel
-
-    yield start
-    for kernel in started:
-        kernel.close()
-
-
-def daemon_once(home: Path, cwd: Path, queue: str = "gpu") -> None:
-    """Run one job in a process of its own, in another directory."""
-    env = {**os.environ, "LAKESHORE_HOME": str(home)}
-    command = [sys.executable, "-m", "lakeshore.daemon", "--queue", queue, "--once", "--retries", "0"]
-    subprocess.run(command, env=env, cwd=cwd, check=True, capture_output=True, timeout=60)
-
-
-def until(look: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Look until there is something."""
-    end = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < end, "nothing came"
-        time.sleep(0.05)
-    return found
+from tests.notebook.conftest import Kernel, alive, daemon_once, until
 
 
 def test_names_both_ways_and_a_daemon_elsewhere(
@@ -200,7 +101,7 @@ def test_worker_in_the_kernel_prints_into_no_cell(kernels: Callable[[], Kernel])
     pid = kernel.pid()
     started = time.monotonic()
     kernel.client.shutdown()
-    until(lambda: not _alive(pid))
+    until(lambda: not alive(pid))
     assert time.monotonic() - started < 3
 
 
@@ -247,19 +148,11 @@ def test_a_process_ends_with_its_kernel(kernels: Callable[[], Kernel], plane: Di
     assert [row["pid"] for row in plane.workers("gpu")] == [kernel.value("w._daemon.pid")]
     pid = int(kernel.value("w._daemon.pid"))
     kernel.run("%%lakeshore submit gpu -q -w 30\n1")
-    assert _alive(pid)
+    assert alive(pid)
     if end == "kill":
         os.kill(kernel.pid(), signal.SIGKILL)
     kernel.close()
-    until(lambda: not _alive(pid))
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process runs (one that nobody has waited for is dead all the same)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    until(lambda: not alive(pid))
 
 
 def test_a_remote_error_shows_the_users_lines(
