@@ -9,10 +9,11 @@ from html import escape
 from types import MappingProxyType
 from typing import Any
 
-from lakeshore.notebook.render import HTML_BYTES, caption_html, duration, fitted, notes_html, state_html
+from lakeshore.notebook.render import HTML_BYTES, caption_html, notes_html, state_html
 from lakeshore.notebook.render_numbers import LEFT
-from lakeshore.notebook.render_style import STYLE
+from lakeshore.notebook.render_style import PANEL, STYLE
 from lakeshore.notebook.render_values import clip
+from lakeshore.notebook.render_words import duration, fitted
 from lakeshore.states import TERMINAL, State
 
 LINES_SHOWN = 20
@@ -72,7 +73,7 @@ class QueueState:
 def group_html(state: GroupState, now: float) -> str:
     """Return the live group panel, without stylesheet."""
     # No <details> here: the next update would close what the reader has just opened.
-    head = '<div class="lakeshore-panel lk-live" role="status" aria-live="off">'
+    head = f'<div class="{PANEL} lk-live" role="status" aria-live="off">'
     return fitted(lambda share: f"{head}{_group(state, now, share, fold=False)}</div>", HTML_BYTES)
 
 
@@ -129,7 +130,7 @@ def counts_text(counts: dict[str, int]) -> str:
 
 
 def _record(inner: str) -> str:
-    return f'<style>{STYLE}</style><div class="lakeshore-panel lk-record" role="status">{inner}</div>'
+    return f'<style>{STYLE}</style><div class="{PANEL} lk-record" role="status">{inner}</div>'
 
 
 def _group(state: GroupState, now: float, share: float, *, fold: bool) -> str:

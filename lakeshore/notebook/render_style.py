@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-_PALETTE: Final = (
-    "#767676 #d13a40 #23863a #94700a #3b74d8 #a951c0 #137f88 #767676 "
-    "#767676 #d13a40 #23863a #94700a #3b74d8 #a951c0 #137f88 #767676"
-)
-
 DIM: Final = "#767676"
+BLANK: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNgYAAAAAMAASsJTYQAAAAASUVORK5CYII="
+"""One clear point as PNG: what is left of a stand-in, since an output cannot be taken away.
+
+Nothing at all makes nbconvert warn, and an empty text is an output more to those who compare outputs.
+"""
 STATE_COLOURS: Final = {
     "queued": "#94700a",
     "running": "#3b74d8",
@@ -68,8 +68,7 @@ color:inherit;vertical-align:top;max-width:32em;white-space:nowrap;overflow:hidd
 .lk-fig{margin-top:6px}
 .lk-fig img,.lk-html img{max-width:100%;max-height:420px;height:auto;background:#fff;border-radius:3px}
 .lk-html{overflow:auto;max-height:360px;contain:content}
-.lakeshore-panel .bo{font-weight:600}.lakeshore-panel .di{opacity:.72}
-.lakeshore-panel .it{font-style:italic}.lakeshore-panel .un{text-decoration:underline}
+.lakeshore-panel pre b{font-weight:600}
 .lakeshore-panel summary{cursor:pointer}
 """
 
@@ -78,8 +77,23 @@ def _minify(css: str) -> str:
     return css.strip().replace("\n", "")
 
 
-STYLE: Final = _minify(_RULES) + "".join(
-    f".lakeshore-panel .f{n}{{color:{colour}}}.lakeshore-panel .b{n}{{background:{colour}40}}"
-    for n, colour in enumerate(_PALETTE.split())
-)
+STYLE: Final = _minify(_RULES) + f".jp-OutputArea-child:has(>*>img[src$='{BLANK}']){{display:none}}"
 """The whole stylesheet as one line; safe to stand in a ``<style>`` element more than once."""
+
+
+PANEL: Final = "lakeshore-panel mathjax_ignore tex2jax_ignore"
+"""The classes of every panel: a job's ``$`` is a dollar and no formula, which the front end would set."""
+
+
+def stand_in_html(record: str, key: str) -> str:
+    """Return a record that shows itself only where no view of class ``lk-v-KEY`` is alive.
+
+    In JupyterLab and Notebook 7 it also hides the output before it while that is nothing but a message that
+    its model is missing.
+    """
+    child = ".jp-OutputArea-child"
+    css = (
+        f"body:has(.lk-v-{key}) .lk-s-{key},body:has(.lk-v-{key}) {child}:has(.lk-s-{key}),"
+        f"{child}:not(:has(.lakeshore-view,.lakeshore-panel)):has(+{child} .lk-s-{key}){{display:none}}"
+    )
+    return f'<style>{css}</style><div class="lk-s-{key}">{record}</div>'

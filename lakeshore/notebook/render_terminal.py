@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import groupby
 from typing import Any
 
@@ -179,40 +178,9 @@ class Terminal:
         return tuple(runs)
 
 
-def line_html(line: Line) -> str:
-    """Return a line as escaped HTML; colours as classes ``f1``, ``b1`` or an inline ``#rrggbb``."""
-    return "".join(_run_html(text, pen) for text, pen in line)
-
-
 def line_text(line: Line) -> str:
     """Return a line as plain text."""
     return "".join(text for text, _ in line).rstrip()
-
-
-def _run_html(text: str, pen: Pen) -> str:
-    body = escape(text, quote=False)
-    if pen == PLAIN:
-        return body
-    fg, bg = (pen.bg, pen.fg or "7") if pen.inverse else (pen.fg, pen.bg)
-    names = [
-        name
-        for name, on in (
-            (f"f{fg}", fg and fg[0] != "#"),
-            (f"b{bg}", bg and bg[0] != "#"),
-            ("bo", pen.bold),
-            ("di", pen.dim),
-            ("it", pen.italic),
-            ("un", pen.underline),
-        )
-        if on
-    ]
-    style = (f"color:{fg};" if fg[:1] == "#" else "") + (f"background:{bg};" if bg[:1] == "#" else "")
-    return (
-        "<span"
-        + (f' class="{" ".join(names)}"' if names else "")
-        + (f' style="{style}"' if style else "")
-        + f">{body}</span>"
-    )
 
 
 _SWITCHES: dict[int, dict[str, Any]] = {

@@ -52,11 +52,6 @@ class PanelFeed(stream_ui.Feed, Protocol):
 
     ended: bool
 
-    @property
-    def state(self) -> str:
-        """As last seen."""
-        ...
-
     def require(self) -> None:
         """Raise `UnknownInvocation` when there is nothing to follow."""
         ...

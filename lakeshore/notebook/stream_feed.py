@@ -17,9 +17,10 @@ from typing import Any
 from lakeshore import wire
 from lakeshore.errors import LakeshoreError, UnknownInvocation, WaitTimeout, WireError
 from lakeshore.notebook import render
-from lakeshore.notebook.render import Metric, PanelState, Progress
 from lakeshore.notebook.render_packed import result_shown
+from lakeshore.notebook.render_state import Metric, PanelState, Progress
 from lakeshore.notebook.render_terminal import Terminal
+from lakeshore.notebook.render_text import record_text, status_line
 from lakeshore.notebook.render_values import (
     MAX_FIELDS,
     Shown,
@@ -35,6 +36,7 @@ from lakeshore.notebook.render_values import (
     show,
     size,
 )
+from lakeshore.notebook.render_words import RECORD_LINES, RECORD_ROWS
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.health import PRESENT_SECONDS
 from lakeshore.states import TERMINAL, State
@@ -265,11 +267,11 @@ class JobFeed:
 
     def text(self) -> str:
         """The record as plain text."""
-        return render.record_text(self.panel, self._clock())
+        return record_text(self.panel, self._clock())
 
     def line(self) -> str:
         """One line of plain text: where the job stands."""
-        return render.status_line(self.panel, self._clock())
+        return status_line(self.panel, self._clock())
 
     def _row(self) -> dict[str, Any] | None:
         try:
@@ -308,7 +310,7 @@ class JobFeed:
         self._pace.clear()
 
     def _take_values(self, deadline: float) -> bool:
-        fresh: deque[Any] = deque(maxlen=render.RECORD_ROWS)
+        fresh: deque[Any] = deque(maxlen=RECORD_ROWS)
         came = False
         for event in self._values.read(deadline):
             came = True
@@ -325,7 +327,7 @@ class JobFeed:
                 number = (event.meta or {}).get("attempt")
                 self.panel.attempt = number if type(number) is int else self.panel.attempt
         shown = [value if isinstance(value, Shown) else show(value) for value in fresh]
-        self.panel.tail = [*self.panel.tail, *shown][-render.RECORD_ROWS :]
+        self.panel.tail = [*self.panel.tail, *shown][-RECORD_ROWS:]
         self.panel.gap = self._values.gap
         return came
 
@@ -371,7 +373,7 @@ class JobFeed:
             elif isinstance(event.value, dict):
                 self._take_output(event.value)
         if came:
-            self.panel.log = self._terminal.lines(render.RECORD_LINES)
+            self.panel.log = self._terminal.lines(RECORD_LINES)
         return came
 
     def _take_output(self, entry: dict[Any, Any]) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from lakeshore.errors import UnknownInvocation
 from lakeshore.notebook import render_overview as render
-from lakeshore.notebook.render import progress_words
 from lakeshore.notebook.render_overview import GroupState, JobSaid, QueueState
 from lakeshore.notebook.render_packed import call_shown
+from lakeshore.notebook.render_style import PANEL
 from lakeshore.notebook.render_values import clip
+from lakeshore.notebook.render_words import progress_words
 from lakeshore.notebook.stream_feed import POLL_SECONDS, JobFeed, no_worker_note, worker_present
 from lakeshore.planes.contract import Plane
 from lakeshore.states import TERMINAL, State
@@ -130,7 +131,7 @@ class GroupFeed:
 
     def opening(self) -> str:
         """One line of HTML for places that show no widget."""
-        return f'<div class="lakeshore-panel">{len(self._rows)} jobs, the first <code>{self.id}</code></div>'
+        return f'<div class="{PANEL}">{len(self._rows)} jobs, the first <code>{self.id}</code></div>'
 
     def record(self) -> str:
         """The static HTML record."""

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from IPython.core.getipython import get_ipython
 
-from lakeshore.notebook.render_style import STYLE
+from lakeshore.notebook.render_style import BLANK, STYLE, stand_in_html
 
 TICK_SECONDS = 0.1
 MESSAGES_PER_SECOND = 200
@@ -30,6 +30,8 @@ BYTES_PER_SECOND = 80_000
 """One panel; a larger one is updated less often."""
 HTML_SECONDS = 1.0
 """Between updates of a display that is replaced as a whole."""
+STAND_IN_SHARE, STAND_IN_SECONDS, STAND_IN_BYTES = 0.1, 30.0, 20_000
+"""A stand-in lags by this share of the panel's age, at most so long, and has so many bytes a second."""
 
 ENDED_VIEWS = 32
 """Views of ended jobs that stay open for a page that was reloaded in mid-run."""
@@ -43,6 +45,11 @@ class Feed(Protocol):
     @property
     def id(self) -> str:
         """The job, or the first of them."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """As last seen."""
         ...
 
     @property
@@ -239,15 +246,9 @@ class _Replaced:
         """No buttons here."""
 
     def settle(self, feed: Feed) -> None:
-        publish(self._record(feed), self.display_id, update=True)
+        publish(self._bundle(feed), self.display_id, update=True)
 
     def _bundle(self, feed: Feed) -> dict[str, Any]:
-        return {
-            "text/html": f"<style>{STYLE}</style>{feed.html()}{feed.figure()}",
-            "text/plain": feed.text(),
-        }
-
-    def _record(self, feed: Feed) -> dict[str, Any]:
         return {"text/html": feed.record(), "text/plain": feed.text()}
 
 
@@ -260,8 +261,6 @@ class TextSurface(_Replaced):
 
     def _bundle(self, feed: Feed) -> dict[str, Any]:
         return {"text/plain": feed.text()}
-
-    _record = _bundle
 
 
 class PrintedSurface:
@@ -289,21 +288,27 @@ class PrintedSurface:
 class WidgetSurface:
     """A `StreamView`, replaced by the static record at the end.
 
+    A front end shows a saved view whose kernel is gone as "model not found" and looks at nothing else in
+    that output. So a second output, the stand-in, holds the record of a moment ago: the front end saves it
+    with the notebook, and its stylesheet hides it where the view is alive, and the message where it is not.
+
     The view itself stays open and shows the end too: after a page reload the front end has lost the display
-    id, so the view is what the reader sees there.
+    ids, so the view is what the reader sees there.
     """
 
     live = True
 
     def __init__(self, make_view: Callable[..., Any]) -> None:
         self._make_view = make_view
-        self.display_id = uuid.uuid4().hex
+        self.display_id, self._stand_in_id = uuid.uuid4().hex, uuid.uuid4().hex
         self._view: Any = None
-        self._html_at = self._figure_at = 0.0
+        self._html_at = self._figure_at = self._stand_in_at = self._opened_at = 0.0
+        self._state = ""
 
     def open(self, feed: Feed, on_gesture: Callable[[str], None]) -> None:
         """Send the view, with one line of HTML and the text for places that cannot show it."""
         view = self._view = self._make_view(feed.html(), css=STYLE, gestures=feed.gestures)
+        view.add_class(f"lk-v-{self._stand_in_id[:8]}")
         view.on_gesture(on_gesture)
         figure = feed.figure()
         if figure:
@@ -317,6 +322,8 @@ class WidgetSurface:
             },
             self.display_id,
         )
+        publish({"image/png": BLANK}, self._stand_in_id)
+        self._opened_at = time.monotonic()
 
     def update(self, feed: Feed) -> int:
         """Set what differs, each part no oftener than its size allows."""
@@ -331,7 +338,18 @@ class WidgetSurface:
             if figure != self._view.figure:
                 self._view.figure = figure
                 self._figure_at, sent = now + len(figure) / BYTES_PER_SECOND, sent + 1
+        if now >= self._stand_in_at or feed.state != self._state:
+            sent += self._stand(feed, now)
         return sent
+
+    def _stand(self, feed: Feed, now: float) -> int:
+        html = stand_in_html(feed.record(), self._stand_in_id[:8])
+        bundle = {"text/html": html, "text/plain": feed.text()}
+        rest = min(STAND_IN_SECONDS, max(HTML_SECONDS, STAND_IN_SHARE * (now - self._opened_at)))
+        self._stand_in_at = now + max(rest, len(html) / STAND_IN_BYTES)
+        self._state = feed.state
+        publish(bundle, self._stand_in_id, update=True)
+        return 1
 
     def label(self, gesture: str, text: str) -> None:
         """Change a button's text."""
@@ -341,6 +359,7 @@ class WidgetSurface:
         """Replace the display, and leave the end in the view."""
         record = feed.record()
         publish({"text/html": record, "text/plain": feed.text()}, self.display_id, update=True)
+        publish({"image/png": BLANK}, self._stand_in_id, update=True)
         self._view.html, self._view.figure = record, ""
         self._view.retire()
         if self not in _ENDED:

@@ -1,4 +1,4 @@
-"""A real JupyterLab and a real browser, one of each a session; every test gets a notebook of its own."""
+"""One server of JupyterLab and Notebook 7 and one browser a session; a page of each front end stays open."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -43,6 +44,7 @@ SERVER_ARGS = [
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.expose_app_in_browser=True",
+    "--JupyterNotebookApp.expose_app_in_browser=True",
 ]
 SETTINGS: dict[str, dict[str, Any]] = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -52,13 +54,31 @@ KERNEL_READY = """() => {
     const panel = window.jupyterapp?.shell.currentWidget, kernel = panel?.sessionContext?.session?.kernel;
     return kernel && kernel.status === 'idle' && panel.context.isReady }"""
 KERNEL_IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
+ADD = """source => {
+    const notebook = window.jupyterapp.shell.currentWidget.content, cells = notebook.model.sharedModel;
+    cells.insertCell(cells.cells.length, {cell_type: 'code', source, metadata: {trusted: true}});
+    return cells.cells.length - 1 }"""
+RUN = """([index, wait]) => {
+    const app = window.jupyterapp;
+    app.shell.currentWidget.content.activeCellIndex = index;
+    const ran = app.commands.execute('notebook:run-cell').then(() => 0);
+    return wait ? ran : 0 }"""
+CLEAR = """() => {
+    const cells = window.jupyterapp.shell.currentWidget.content.model.sharedModel;
+    cells.deleteCellRange(0, cells.cells.length) }"""
+EXECUTE = """async code => {
+    const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    const printed = [], future = kernel.requestExecute({code, store_history: false});
+    future.onIOPub = message => printed.push(message.content.text ?? message.content.evalue ?? '');
+    const reply = await future.done;
+    return [reply.content.status, printed.join('')] }"""
 
 
-class Lab:
-    """One JupyterLab page and the notebook that is open in it."""
+class Front:
+    """One page of a front end (``"lab"`` or ``"notebook"``) and the notebook that is open in it."""
 
-    def __init__(self, page: Any, url: str, root: Path) -> None:
-        self.page, self.url, self.root = page, url, root
+    def __init__(self, page: Any, url: str, root: Path, app: str = "lab") -> None:
+        self.page, self.url, self.root, self.app = page, url, root, app
         self.name = ""
 
     def write(self, name: str, *cells: str) -> None:
@@ -70,7 +90,7 @@ class Lab:
         nbformat.write(nb, self.root / name)
 
     def copy(self, notebook: Path) -> str:
-        """Put a copy of a notebook, without its outputs, where Lab serves it; returns its name there."""
+        """Put a copy of a notebook, without its outputs, where it is served; returns its name there."""
         import nbformat
 
         nb = nbformat.read(notebook, as_version=4)
@@ -81,47 +101,46 @@ class Lab:
         return notebook.name
 
     def open(self, name: str, *, kernel: bool = True) -> None:
-        """Open a notebook in a workspace of its own and wait for its kernel."""
+        """Load the page afresh with a notebook and wait for its kernel."""
         self.name = name
-        self.page.goto(f"{self.url}/doc/workspaces/t{time.time_ns()}/tree/{name}?reset")
+        place = f"doc/workspaces/t{time.time_ns()}/tree/{name}?reset"
+        self.page.goto(f"{self.url}/{place if self.app == 'lab' else f'notebooks/{name}'}")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         if kernel:
             self.page.wait_for_function(KERNEL_READY, timeout=60_000)
 
     def command(self, name: str) -> None:
-        """Execute a command of Lab and wait for what it returns."""
-        self.page.evaluate("name => window.jupyterapp.commands.execute(name)", name)
+        """Execute a command of the front end and wait for what it returns."""
+        self.page.evaluate("name => window.jupyterapp.commands.execute(name).then(() => 0)", name)
 
-    def start(self, index: int) -> None:
-        """Run one cell without waiting for it."""
-        self.page.evaluate(
-            """index => { const app = window.jupyterapp;
-                          app.shell.currentWidget.content.activeCellIndex = index;
-                          app.commands.execute('notebook:run-cell'); }""",
-            index,
-        )
+    def execute(self, code: str) -> str:
+        """Run code in the kernel without a cell; returns what it printed."""
+        status, printed = self.page.evaluate(EXECUTE, textwrap.dedent(code))
+        assert status == "ok", printed
+        return str(printed)
+
+    def cell(self, source: str, *, wait: bool = True) -> Any:
+        """Add a cell and run it; returns its output area."""
+        index = self.page.evaluate(ADD, textwrap.dedent(source).strip())
+        self.page.evaluate(RUN, [index, wait])
+        return self.output(index)
 
     def run(self, *indexes: int) -> None:
         """Run cells one after the other, each to its end."""
         for index in indexes:
-            self.page.evaluate(
-                """index => { const app = window.jupyterapp;
-                              app.shell.currentWidget.content.activeCellIndex = index;
-                              return app.commands.execute('notebook:run-cell').then(() => 0); }""",
-                index,
-            )
+            self.page.evaluate(RUN, [index, True])
 
     def run_all(self) -> None:
         """Start a Run All without waiting for it."""
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
 
+    def clear(self) -> None:
+        """Remove every cell."""
+        self.page.evaluate(CLEAR)
+
     def output(self, index: int) -> Any:
         """Locate the output area of one cell, so that a text is never found in the source."""
-        return (
-            self.page.locator(".jp-Notebook > .jp-WindowedPanel-outer .jp-Cell, .jp-Notebook .jp-Cell")
-            .nth(index)
-            .locator(".jp-OutputArea")
-        )
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-OutputArea")
 
     def save(self) -> dict[str, Any]:
         """Save the notebook and return the file's content."""
@@ -206,15 +225,44 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def lab(lab_server: tuple[str, Path], browser: Any) -> Iterator[Lab]:
-    """A fresh page of Lab that reaches nothing but this machine."""
-    url, root = lab_server
+def _page(browser: Any) -> Any:
     context = browser.new_context(viewport={"width": 1100, "height": 900})
     context.route(
         lambda address: "127.0.0.1" not in address and not address.startswith(("data:", "blob:")),
         lambda route: route.abort(),
     )
-    page = context.new_page()
-    yield Lab(page, url, root)
-    context.close()
+    return context.new_page()
+
+
+@pytest.fixture
+def lab(lab_server: tuple[str, Path], browser: Any) -> Iterator[Front]:
+    """A fresh page of JupyterLab that reaches nothing but this machine."""
+    url, root = lab_server
+    page = _page(browser)
+    yield Front(page, url, root)
+    page.context.close()
+
+
+_SETUP = (Path(__file__).parent / "setup_cell.py").read_text()
+
+
+@pytest.fixture(scope="session", params=["lab", "notebook"])
+def shared_front(
+    request: pytest.FixtureRequest, lab_server: tuple[str, Path], browser: Any
+) -> Iterator[Front]:
+    """A page that stays open, with one notebook and one kernel."""
+    url, root = lab_server
+    front = Front(_page(browser), url, root, request.param)
+    front.write(f"{request.param}.ipynb", "")
+    front.open(f"{request.param}.ipynb")
+    yield front
+    front.page.context.close()
+
+
+@pytest.fixture
+def front(shared_front: Front) -> Iterator[Front]:
+    """The open page of JupyterLab, then of Notebook 7: no cells, a plane without jobs, no panel alive."""
+    shared_front.clear()
+    shared_front.execute(_SETUP)
+    yield shared_front
+    shared_front.page.set_viewport_size({"width": 1100, "height": 900})

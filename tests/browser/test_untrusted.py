@@ -10,12 +10,13 @@ import nbformat
 import pytest
 
 from lakeshore.notebook import render
-from lakeshore.notebook.render import Metric, PanelState
 from lakeshore.notebook.render_overview import GroupState, group_record
+from lakeshore.notebook.render_state import Metric, PanelState
+from lakeshore.notebook.render_terminal import Terminal
 from lakeshore.notebook.render_values import show
 
 if TYPE_CHECKING:
-    from conftest import Lab
+    from conftest import Front
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -43,6 +44,9 @@ def records() -> list[str]:
         ID, "squares(5)", "start", "succeeded", 1, "localhost-1", started_at=1.0, finished_at=1.5
     )
     job.frames, job.rate, job.metrics = 5, 9.6, {"loss": metric}
+    terminal = Terminal()
+    terminal.feed("\x1b[31mred\x1b[0m and \x1b[1;42mbold\x1b[0m, $x$ and $y$")
+    job.log = terminal.lines(5)
     job.tail, job.result = [show({"step": n, "word": "x"}) for n in range(5)], show(55)
     frozen = PanelState(ID, "train", "gpu", "running", 1, "localhost-1", started_at=1.0, following="frozen")
     rows: list[dict[str, Any]] = [
@@ -67,7 +71,7 @@ def write(path: Path, outputs: list[str]) -> None:
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_a_record_reads_well_where_it_is_not_trusted(lab: Lab, theme: str) -> None:
+def test_a_record_reads_well_where_it_is_not_trusted(lab: Front, theme: str) -> None:
     name = f"untrusted-{theme[-5:].strip()}.ipynb"
     write(lab.root / name, records())
     lab.open(name, kernel=False)
@@ -88,6 +92,12 @@ def test_a_record_reads_well_where_it_is_not_trusted(lab: Lab, theme: str) -> No
     assert job.locator("td").first.inner_text() == "0"
     assert job.locator("td").nth(1).evaluate("cell => getComputedStyle(cell).textAlign") == "left"
 
+    red, bold = job.locator("pre").get_by_text("red", exact=True), job.locator("pre b").get_by_text("bold")
+    assert red.evaluate("e => getComputedStyle(e).color") == "rgb(209, 58, 64)"
+    behind = "e => getComputedStyle(e.parentElement).backgroundColor"
+    assert bold.evaluate(behind) == "rgb(35, 134, 58)"
+    assert "$x$ and $y$" in job.inner_text(), "a dollar was taken for a formula"
+
     frozen.get_by_text("frozen as it stood").wait_for()
     assert frozen.locator("[role=progressbar], .lk-bar").count() == 0
     lines = group.inner_text().replace("\u00a0", " ")
@@ -97,7 +107,7 @@ def test_a_record_reads_well_where_it_is_not_trusted(lab: Lab, theme: str) -> No
         assert words.evaluate(CONTRAST) > 4.5
 
 
-def test_the_first_notebooks_are_small_pictures_and_whole_words_where_not_trusted(lab: Lab) -> None:
+def test_the_first_notebooks_are_small_pictures_and_whole_words_where_not_trusted(lab: Front) -> None:
     for path in sorted(NOTEBOOKS.glob("0[01]*.ipynb")):
         name = f"foreign-{path.name}"
         (lab.root / name).write_bytes(path.read_bytes())

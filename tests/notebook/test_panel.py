@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import queue
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lakeshore.notebook.render_style import BLANK
 
 SETUP = """
 import threading, time
@@ -117,11 +120,14 @@ def kernel(shared: Kernel) -> Kernel:
     return shared
 
 
+def is_stand_in(message: dict[str, Any]) -> bool:
+    html = message["content"].get("data", {}).get("text/html", "")
+    return message["msg_type"] == "update_display_data" and '<div class="lk-s-' in html
+
+
 def is_record(message: dict[str, Any]) -> bool:
-    return (
-        message["msg_type"] == "update_display_data"
-        and "lk-record" in message["content"]["data"]["text/html"]
-    )
+    html = message["content"].get("data", {}).get("text/html", "")
+    return message["msg_type"] == "update_display_data" and "lk-record" in html and not is_stand_in(message)
 
 
 def test_ten_thousand_frames_cost_few_messages_and_few_bytes(kernel: Kernel) -> None:
@@ -138,9 +144,10 @@ def test_ten_thousand_frames_cost_few_messages_and_few_bytes(kernel: Kernel) -> 
 
 def test_the_first_bundle_serves_every_reader(kernel: Kernel) -> None:
     id = kernel.ok("id = q.submit({'x': 1}); panel = show_job(plane, id, name='train'); print(id)").strip()
-    (_, message), *rest = kernel.of("display_data")
+    (_, message), (_, stand_in), *rest = kernel.of("display_data")
     data = message["content"]["data"]
     assert not rest and message["content"]["transient"]["display_id"]
+    assert set(stand_in["content"]["data"]) == {"image/png"}, "what nbval does not compare"
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"]
     assert data["text/html"].startswith('<div class="lakeshore-panel"') and "\n" not in data["text/html"]
     assert id in data["text/plain"] and "queued" in data["text/plain"]
@@ -148,6 +155,20 @@ def test_the_first_bundle_serves_every_reader(kernel: Kernel) -> None:
     kernel.ok("plane.cancel(id)")
     update = kernel.listen(is_record)
     assert update["content"]["transient"] == message["content"]["transient"]
+
+
+def test_a_live_panel_has_a_record_to_be_saved_with(kernel: Kernel) -> None:
+    id = kernel.ok("id = q.submit({'x': 1}); panel = show_job(plane, id, name='train'); print(id)").strip()
+    (opened,) = [m for _, m in kernel.of("display_data") if "image/png" in m["content"]["data"]]
+    kernel.ok("start(60, 30, block=5)")
+    stand_in = kernel.listen(lambda m: is_stand_in(m) and "running" in m["content"]["data"]["text/plain"])
+    data = stand_in["content"]["data"]
+    assert f"`%lakeshore stream {id}` follows it" in data["text/plain"] and "as of 2" in data["text/plain"]
+    assert 'data-state="running"' in data["text/html"]
+    kernel.listen(is_record)
+    last = kernel.listen(lambda m: m["content"].get("data") == {"image/png": BLANK} and m != opened)
+    assert last["content"]["transient"] == stand_in["content"]["transient"]
+    assert len([m for _, m in kernel.of("update_display_data") if is_stand_in(m)]) <= 6
 
 
 def test_a_finished_job_is_a_record_without_a_widget(kernel: Kernel) -> None:
@@ -254,6 +275,7 @@ def test_without_ipywidgets_the_display_is_replaced_once_a_second(how: str) -> N
         kernel.ok("print(panel.wait(20))")
         updates = kernel.of("update_display_data")
         assert 2 <= len(updates) <= 6 and not kernel.of("comm_open")
+        assert not [m for _, m in updates if is_stand_in(m)], "what is replaced as a whole needs none"
         last = updates[-1][1]["content"]["data"]
         assert "epoch=299" in last["text/plain"]
         assert ("text/html" in last) == (how == "widget")
@@ -285,6 +307,11 @@ inv = q.submit(thunk(job))
 """
 
 
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
 def executed(tmp_path: Path, *cells: str) -> Any:
     import nbclient
     import nbformat
@@ -297,12 +324,19 @@ def executed(tmp_path: Path, *cells: str) -> Any:
 
 @pytest.mark.slow
 def test_headless_execution_keeps_the_values(tmp_path: Path) -> None:
+    import nbconvert
+
     began = time.monotonic()
-    nb = executed(tmp_path, SUBMIT, JOB, "q.stream(inv)", "time.sleep(2)")
+    job = JOB.replace("inv =", f"    display(__import__('IPython').display.Image({PIXEL!r}))\ninv =")
+    nb = executed(tmp_path, SUBMIT, job, "q.stream(inv)", "time.sleep(2)")
     assert time.monotonic() - began < 25
-    (output,) = nb.cells[2].outputs
-    assert set(output["data"]) == {"text/html", "text/plain"}
+    output, stand_in = nb.cells[2].outputs
+    assert set(output["data"]) == {"text/html", "text/plain"} and stand_in["data"] == {"image/png": BLANK}
     assert "step-4" in output["data"]["text/plain"] and "succeeded" in output["data"]["text/plain"]
+    page, _ = nbconvert.HTMLExporter().from_notebook_node(nb)
+    shown = page[page.index("lk-record") :]
+    assert "succeeded" in shown and "step-4" in shown and 'src="data:image/png;base64,' in shown
+    assert "model_id" not in page and "lk-s-" not in page
 
 
 @pytest.mark.slow

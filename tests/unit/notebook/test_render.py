@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeshore.notebook import render
-from lakeshore.notebook.render import NO_BREAK, Metric, PanelState, Progress
+from lakeshore.notebook import render, render_state, render_text, render_words
+from lakeshore.notebook.render import NO_BREAK
 from lakeshore.notebook.render_numbers import LEFT, fields_table, sparkline
 from lakeshore.notebook.render_overview import (
     GroupState,
@@ -26,6 +26,7 @@ from lakeshore.notebook.render_overview import (
     queue_html,
     queue_text,
 )
+from lakeshore.notebook.render_state import Metric, PanelState, Progress
 from lakeshore.notebook.render_style import STATE_COLOURS, STYLE
 from lakeshore.notebook.render_terminal import Terminal
 from lakeshore.notebook.render_values import Figure, show
@@ -58,7 +59,7 @@ def training(rows: int = 20) -> PanelState:
         progress=Progress(60, 100, "warming up"),
         metrics=metrics,
         tail=[show({"epoch": n, "loss": losses[n], "note": "x"}) for n in range(60 - rows, 60)],
-        log=terminal.lines(render.RECORD_LINES),
+        log=terminal.lines(render_words.RECORD_LINES),
     )
 
 
@@ -170,7 +171,7 @@ def test_the_states_dot_has_its_colour_without_the_stylesheet() -> None:
 def test_a_result_is_shown_bounded(value: object, html: str, text: str) -> None:
     state = PanelState(ID, "f", "gpu", "succeeded", result=show(value))
     assert html in render.record_html(state, NOW) and html in render.panel_html(state, NOW)
-    assert text in render.record_text(state, NOW)
+    assert text in render_text.record_text(state, NOW)
     parsed(render.record_html(state, NOW).removeprefix(f"<style>{STYLE}</style>"))
     assert len(render.record_html(state, NOW)) < 12_000
 
@@ -178,11 +179,11 @@ def test_a_result_is_shown_bounded(value: object, html: str, text: str) -> None:
 def test_no_result_leaves_no_word_of_it() -> None:
     state = PanelState(ID, "f", "gpu", "succeeded")
     assert "result" not in render.record_html(state, NOW).removeprefix(f"<style>{STYLE}</style>")
-    assert "result" not in render.record_text(state, NOW)
+    assert "result" not in render_text.record_text(state, NOW)
 
 
 def test_a_result_says_more_in_one_line_than_the_last_value() -> None:
-    assert render.status_line(replace(training(), state="succeeded", result=show(2)), NOW).endswith(
+    assert render_text.status_line(replace(training(), state="succeeded", result=show(2)), NOW).endswith(
         "result 2"
     )
 
@@ -192,7 +193,7 @@ def test_a_rich_result_stands_in_the_record_and_once() -> None:
     state = replace(training(), state="succeeded", result=picture, figure=picture)
     assert render.record_html(state, NOW).count("base64") == 1
     assert "base64" not in render.panel_html(state, NOW) and "Figure" in render.panel_html(state, NOW)
-    assert render.record_text(state, NOW).count("Figure") == 1
+    assert render_text.record_text(state, NOW).count("Figure") == 1
 
 
 @pytest.mark.parametrize("how", ["frozen", "detached"])
@@ -236,14 +237,14 @@ def test_the_largest_record_stays_under_20_kilobytes() -> None:
         state="failed",
         error="ValueError: " + "e" * 5000,
         traceback="\n".join("t" * 400 for _ in range(500)),
-        log=terminal.lines(render.RECORD_LINES),
+        log=terminal.lines(render_words.RECORD_LINES),
         tail=[show("v" * 5000) for _ in range(20)],
         metrics=metrics,
     )
     assert len(render.record_html(state, NOW).encode()) < 20_000
     wide = replace(state, tail=[show({f"key_{n}": n * 1.1 for n in range(60)}) for _ in range(20)])
     assert len(render.record_html(wide, NOW).encode()) < 20_000
-    assert len(render.record_text(state, NOW)) < 20_000
+    assert len(render_text.record_text(state, NOW)) < 20_000
 
 
 def test_a_figure_stands_in_the_record_and_apart_from_the_live_panel() -> None:
@@ -251,7 +252,7 @@ def test_a_figure_stands_in_the_record_and_apart_from_the_live_panel() -> None:
     assert "base64" not in render.panel_html(state, NOW)
     assert "base64" in render.figure_html(state)
     assert "base64" in render.record_html(state, NOW)
-    assert "figure: loss curve" in render.record_text(state, NOW)
+    assert "figure: loss curve" in render_text.record_text(state, NOW)
     assert render.figure_html(training()) == ""
 
 
@@ -302,8 +303,8 @@ def test_any_state_renders(text: str, done: float, total: float | None, count: i
     state.metrics[text] = metric
     for html in (render.panel_html(state, NOW), render.record_html(state, NOW)):
         html.encode("utf-8")
-    render.record_text(state, NOW).encode("utf-8")
-    render.status_line(state, NOW)
+    render_text.record_text(state, NOW).encode("utf-8")
+    render_text.status_line(state, NOW)
 
 
 def test_a_queued_job_says_how_long_and_what_is_missing() -> None:
@@ -320,14 +321,14 @@ def test_a_failure_shows_the_users_lines_and_the_next_command() -> None:
     state = PanelState(
         ID, "train", "gpu", "failed", error="ValueError: nan", traceback=trace, following="ended"
     )
-    for shown in (render.record_html(state, NOW), render.record_text(state, NOW)):
+    for shown in (render.record_html(state, NOW), render_text.record_text(state, NOW)):
         assert "ValueError: nan" in shown and "line 7, in train" in shown
         assert f"%lakeshore requeue {ID}" in shown
 
 
 @pytest.mark.parametrize("how", ["frozen", "detached"])
 def test_a_panel_that_stopped_following_says_how_to_go_on(how: str) -> None:
-    shown = render.record_text(replace(training(), following=how), NOW)
+    shown = render_text.record_text(replace(training(), following=how), NOW)
     assert how in shown and f"%lakeshore stream {ID}" in shown
 
 
@@ -335,7 +336,7 @@ def test_text_always_has_id_state_and_last_values() -> None:
     state = PanelState(
         ID, state="succeeded", frames=3, tail=[show(f"{word}-{n}") for n, word in enumerate("abc")]
     )
-    text = render.record_text(state, NOW)
+    text = render_text.record_text(state, NOW)
     assert text.splitlines()[0] == f"succeeded · {ID}"
     assert text.splitlines()[-3:] == ["  a-0", "  b-1", "  c-2"]
 
@@ -362,10 +363,10 @@ def test_a_duration_gets_coarser() -> None:
         11100: "3 h 5 min",
     }
     for seconds, text in cases.items():
-        assert render.duration(seconds) == text
-    assert render.duration(200_000) == "2 d 7 h"
-    assert render.duration(-5) == "0.0 s"
-    assert render.duration(float("nan")) == "?"
+        assert render_words.duration(seconds) == text
+    assert render_words.duration(200_000) == "2 d 7 h"
+    assert render_words.duration(-5) == "0.0 s"
+    assert render_words.duration(float("nan")) == "?"
 
 
 def test_a_metric_keeps_a_bounded_history_of_all_that_came() -> None:
@@ -373,7 +374,7 @@ def test_a_metric_keeps_a_bounded_history_of_all_that_came() -> None:
     for n in range(100_000):
         metric.add(n)
     assert metric.value == 99_999
-    assert len(metric.points) <= render.POINTS_KEPT
+    assert len(metric.points) <= render_state.POINTS_KEPT
     assert metric.points[0] == 0 and metric.points[-1] > 90_000
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeshore.notebook.render_terminal import MAX_COLUMNS, Terminal, line_html, line_text, visible
+from lakeshore.notebook.render_colours import _luminance, line_html
+from lakeshore.notebook.render_terminal import MAX_COLUMNS, Terminal, line_text, visible
 
 
 def shown(*chunks: str, n: int = 50) -> list[str]:
@@ -40,14 +41,21 @@ def test_chunks_may_cut_a_line_or_an_escape_anywhere() -> None:
         assert html(whole[:cut], whole[cut:]) == html(whole), cut
 
 
-def test_colours_become_classes_and_nothing_else_of_an_escape_survives() -> None:
-    assert html("\x1b[31mred\x1b[0m plain") == '<span class="f1">red</span> plain'
-    assert html("\x1b[1;92mok") == '<span class="f10 bo">ok</span>'
-    assert html("\x1b[38;5;196mx") == '<span style="color:#ff0000;">x</span>'
-    assert html("\x1b[48;2;1;2;300mx") == '<span style="background:#0102ff;">x</span>'
-    assert html("\x1b[7;31mx") == '<span class="f0 b1">x</span>'.replace("f0 ", "")
+def test_colours_stand_inline_and_nothing_else_of_an_escape_survives() -> None:
+    assert html("\x1b[31mred\x1b[0m plain") == '<span style="color:#d13a40">red</span> plain'
+    assert html("\x1b[1;92mok") == '<span style="color:#23863a"><b>ok</b></span>'
+    assert html("\x1b[38;5;196mx") == '<span style="color:#ff0000">x</span>'
+    assert html("\x1b[48;2;1;2;300mx") == '<span style="background-color:#0102ff;color:#fff">x</span>'
+    assert html("\x1b[7;31mx") == '<span style="background-color:#d13a40;color:#fff">x</span>'
     assert html("\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\") == "link"
     assert html("\x1b[2J\x1b[999;999Hx\x1b(B\x07") in ("x", "x(B", "xB")
+
+
+@pytest.mark.parametrize("colour", ["255;255;255", "0;0;0", "255;255;0", "0;0;255", "128;128;128"])
+def test_a_colour_of_the_bodys_own_reads_on_white_and_on_black(colour: str) -> None:
+    shown = html(f"\x1b[38;2;{colour}mx")
+    light = _luminance(shown.partition("color:")[2][:7])
+    assert 1.05 / (light + 0.05) > 3.8 and (light + 0.05) / 0.05 > 3.5
 
 
 def test_markup_is_escaped() -> None:
