@@ -78,12 +78,11 @@ class Line:
         ClaimLost
             When the parent is gone, or this is not the process that it started.
         """
-        data = pipe.encode(list(message))
         if forks.here() != self._home:
             raise ClaimLost("this process was forked from the one that has the job; it reports nothing")
         with self._lock:
             try:
-                self._socket.sendall(data)
+                pipe.send(self._socket, list(message))
             except OSError as exc:
                 raise ClaimLost("the worker is gone; its child drops the result") from exc
 

@@ -68,7 +68,7 @@ class Child:
     def send(self, *message: Any) -> None:
         """Send one message; a child that is gone is seen at the next `listen`."""
         with contextlib.suppress(OSError):
-            self._socket.sendall(pipe.encode(list(message)))
+            pipe.send(self._socket, list(message))
 
     @property
     def ready(self) -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Final
 
+_SOCKET_BYTES: Final = 4 * 1024 * 1024
 _START: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
     "from lakeshore.worker.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -26,6 +27,8 @@ class Spawned:
 
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair()
+        for end in (self.line, theirs):  # so that a value of a few MiB need not wait for its reader
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         with theirs:
             try:
                 self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
