@@ -42,7 +42,12 @@ class Kernel:
         self.client.wait_for_ready(timeout=60)
 
     def run(self, code: str, timeout: float = 60) -> Reply:
-        """Run a cell and take what it publishes."""
+        """Run a cell, again where the kernel drops it as it does after an error; take what it publishes."""
+        while (reply := self._run(code, timeout)).status == "aborted":
+            pass
+        return reply
+
+    def _run(self, code: str, timeout: float) -> Reply:
         reply = Reply("")
 
         def take(message: dict[str, Any]) -> None:

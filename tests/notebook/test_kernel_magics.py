@@ -115,16 +115,10 @@ def test_interrupt_ends_the_wait_and_not_the_worker(kernels: Callable[[], Kernel
     )
     slow = kernel.value("slow")
     until(lambda: (plane.get(slow) or {})["state"] == "running")
-    message = kernel.client.execute("%lakeshore wait slow")
-    until(lambda: _busy(kernel, message))
-    started = time.monotonic()
-    kernel.manager.interrupt_kernel()
-    reply = kernel.client.get_shell_msg(timeout=10)
-    while reply["parent_header"].get("msg_id") != message:
-        reply = kernel.client.get_shell_msg(timeout=10)
-    assert time.monotonic() - started < 2
-    assert (reply["content"]["status"], reply["content"]["ename"]) == ("error", "Detached")
-    assert f"%lakeshore cancel {slow}" in reply["content"]["evalue"]
+    seconds, reply = kernel.interrupt(kernel.begin("%lakeshore wait slow"))
+    assert seconds < 2
+    assert (reply.status, reply.ename) == ("error", "Detached")
+    assert f"%lakeshore cancel {slow}" in reply.text
     assert kernel.value("1 + 1") == 2
     assert (plane.get(slow) or {})["state"] == "running"
     (row,) = plane.workers("gpu")
@@ -134,11 +128,6 @@ def test_interrupt_ends_the_wait_and_not_the_worker(kernels: Callable[[], Kernel
     assert kernel.value("value") == "still works"
     kernel.run("%lakeshore worker stop")
     assert kernel.run("%lakeshore worker status").text.startswith("no worker")
-
-
-def _busy(kernel: Kernel, message: str) -> bool:
-    seen = kernel.client.get_iopub_msg(timeout=10)
-    return seen["parent_header"].get("msg_id") == message and seen["msg_type"] == "execute_input"
 
 
 @pytest.mark.parametrize("end", ["shutdown", "kill"])
