@@ -28,12 +28,14 @@ def backup(
     from lakeshore.planes.sqlite_backup import back_up, refuse_target
 
     refuse_target(target.expanduser().absolute())
+    url = where.environment().url
+    if url is not None:
+        raise NotSupported(
+            f"backup: {url} is no file here. Run it where the control plane keeps its store, "
+            "or name a file: --plane PATH."
+        )
     with where.plane() as plane:
-        if not isinstance(plane, Dispatch):
-            raise NotSupported(
-                f"backup: {plane!r} is no file here. Run it where the control plane keeps its store, "
-                "or name a file: --store PATH."
-            )
+        assert isinstance(plane, Dispatch)
         with bar("copying", quiet=json) as shown:
             size = back_up(
                 plane, target, progress=lambda done, total: shown(done, total, _verifying(done, total))
@@ -67,7 +69,7 @@ def doctor(where: Where, json: Json = False) -> None:
             examine(
                 open_plane,
                 start_worker=lambda queue: f"lakeshore worker start --queue {shlex.quote(queue)}",
-                another_plane="see the message; --store, --url, LAKESHORE_HOME or LAKESHORE_URL name another",
+                another_plane="see the message; --plane, LAKESHORE_HOME or LAKESHORE_URL name another",
             )
         )
     finally:

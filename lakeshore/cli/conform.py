@@ -29,10 +29,10 @@ def conformance(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Hold a plane to the contract, a rule at a time; without --url or --store, a new file of its own.
+    """Hold a plane to the contract, a rule at a time; without --plane or --url, a new file of its own.
 
-    The rules keep to queues and ids of their own. In a --store they run in a namespace of their own, which
-    is emptied afterwards; on a control plane their jobs stay in queues named q-….
+    The rules keep to queues and ids of their own. In a --plane FILE they run in a namespace of their own,
+    which is emptied afterwards; on a control plane their jobs stay in queues named q-….
     """
     from lakeshore.cli import tables
     from lakeshore.cli.progress import bar

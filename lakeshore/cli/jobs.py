@@ -40,6 +40,7 @@ Timeout = Annotated[
 ]
 Since = Annotated[int, typer.Option(help="Go on after this frame.")]
 _PRUNED_AT_A_TIME = 2000
+_PAGE = 1000
 _LOOK_SECONDS = 0.5
 
 
@@ -168,7 +169,7 @@ def stream(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, j
 def logs(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, json: Json = False) -> None:
     """Print what a job prints, as it comes."""
     from lakeshore.cli import tables
-    from lakeshore.cli.terminal import RESET, log_text, shown
+    from lakeshore.cli.terminal import RESET, has_colours, log_text, shown
     from lakeshore.queues.stream import Stream
 
     id = _find(plane, ref)
@@ -181,7 +182,7 @@ def logs(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, jso
                 tables.line(item, json=True)
             elif "text" in item:
                 err = item["stream"] == "stderr"
-                text = log_text(item["text"], colours=(sys.stderr if err else sys.stdout).isatty())
+                text = log_text(item["text"], colours=has_colours(sys.stderr if err else sys.stdout))
                 if "\x1b" in text:
                     coloured.add(err)
                 typer.echo(text, nl=False, err=err)
@@ -244,6 +245,9 @@ def prune(
             help="Only these: succeeded, failed, cancelled (repeatable).", autocompletion=completion.states
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Delete nothing; say how many jobs would go.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Delete jobs that ended long ago, with all they yielded and printed."""
@@ -258,6 +262,13 @@ def prune(
         )
     age = seconds(older_than)
     assert age is not None
+    if dry_run:
+        count = _prunable(plane, states, time.time() - age, quiet=json)
+        if json:
+            tables.value({"deleted": 0, "would_delete": count}, json=True)
+        else:
+            typer.echo(f"{count} job{'' if count == 1 else 's'} would be deleted")
+        return
     deleted, more = 0, True
     with bar("deleting", quiet=json) as shown:
         while more:
@@ -268,3 +279,18 @@ def prune(
         tables.value({"deleted": deleted}, json=True)
     else:
         typer.echo(f"{deleted} job{'' if deleted == 1 else 's'} deleted")
+
+
+def _prunable(plane: Plane, states: set[str], before: float, *, quiet: bool) -> int:
+    """Count the jobs that ended before a time, a page of rows after the other."""
+    from lakeshore.cli.progress import bar
+
+    count = 0
+    with bar("counting", quiet=quiet) as shown:
+        for state in sorted(states):
+            rows = plane.invocations(state=state, limit=_PAGE)
+            while rows:
+                count += sum((row["finished_at"] or before) < before for row in rows)
+                shown(count, None, f"{count:,} jobs")
+                rows = plane.invocations(state=state, limit=_PAGE, before=rows[-1]["id"])
+    return count

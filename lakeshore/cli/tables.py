@@ -6,11 +6,12 @@ What is for people has every control character of a job's text made visible; JSO
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json as jsonlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakeshore.cli.terminal import json_text, one_line, shown
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lakeshore.conformance import Outcome
     from lakeshore.planes.health import Finding
 
+_LEAST_WIDTH = 12
 _STYLES = {"queued": "dim", "running": "cyan", "succeeded": "green", "failed": "red", "cancelled": "yellow"}
 
 
@@ -26,11 +28,13 @@ def jobs(rows: list[dict[str, Any]], *, json: bool) -> None:
     """Print a list of jobs."""
     if json:
         return value(rows, json=True)
+    named = any(row.get("name") for row in rows)
     _table(
-        ("id", "queue", "state", "attempt", "submitted", "took", "error"),
+        ("id", *(["name"] if named else []), "queue", "state", "attempt", "submitted", "took", "error"),
         (
             (
                 row["id"],
+                *([row["name"] or ""] if named else []),
                 row["queue"],
                 _state(row["state"]),
                 row["attempt"],
@@ -40,6 +44,7 @@ def jobs(rows: list[dict[str, Any]], *, json: bool) -> None:
             )
             for row in rows
         ),
+        spare=("attempt", "took", "submitted", "error", "name", "queue"),
         empty="no jobs",
     )
     return None
@@ -91,6 +96,7 @@ def workers(rows: list[dict[str, Any]], *, json: bool) -> None:
             )
             for row in rows
         ),
+        spare=("version", "host", "pid", "seen", "queue"),
         empty="no worker has asked for a job. Start one: lakeshore worker start --queue NAME",
     )
     return None
@@ -190,10 +196,14 @@ def _json(item: Any, indent: int | None = None) -> str:
 
 
 def _plain(item: Any) -> Any:
+    """Return an item in JSON's own types; a dict whose keys would become one is a list of pairs."""
     if isinstance(item, Mapping):
-        return {key if isinstance(key, str) else repr(key): _plain(each) for key, each in item.items()}
+        table = {key if isinstance(key, str) else repr(key): _plain(each) for key, each in item.items()}
+        return table if len(table) == len(item) else [[_plain(k), _plain(each)] for k, each in item.items()]
     if isinstance(item, (list, tuple)):
         return [_plain(each) for each in item]
+    if isinstance(item, (set, frozenset)):
+        return [_plain(each) for each in sorted(item, key=repr)]
     if isinstance(item, float) and not math.isfinite(item):
         return repr(item)
     return item
@@ -202,25 +212,52 @@ def _plain(item: Any) -> Any:
 def _other(item: Any) -> Any:
     if isinstance(item, (bytes, bytearray)):
         return {"base64": base64.b64encode(item).decode()}
-    tolist: Callable[[], Any] | None = getattr(item, "tolist", None)
-    return _plain(tolist()) if callable(tolist) else str(item)
+    if isinstance(item, (dt.date, dt.time)):
+        return item.isoformat()
+    if getattr(getattr(item, "dtype", None), "kind", "") in ("M", "m"):  # tolist gives bare integers
+        return _plain(item.astype(str).tolist())
+    for rows in ("to_pylist", "to_dicts", "tolist"):  # pyarrow's, polars', numpy's and pandas'
+        if callable(found := getattr(item, rows, None)):
+            return _plain(found())
+    table = getattr(item, "to_dict", None)
+    return _plain(table("records")) if callable(table) else str(item)
 
 
-def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, empty: str) -> None:
+def _table(
+    columns: Iterable[str], rows: Iterable[Iterable[Any]], *, empty: str, spare: Sequence[str] = ()
+) -> None:
+    """Print a table; in a terminal too narrow for it, without the columns of `spare`, first to last."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, no_wrap=number == 0, overflow="ellipsis" if number else "fold")
-    for cells in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in cells))
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+    names = list(columns)
+    body = [
+        [cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in cells] for cells in rows
+    ]
+    shown_ones = _fitting(names, body, console.width, spare)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number in shown_ones:
+        table.add_column(names[number], no_wrap=number == 0, overflow="ellipsis" if number else "fold")
+    for cells in body:
+        table.add_row(*(cells[number] for number in shown_ones))
     if table.row_count:
         console.print(table)
     else:
         console.print(empty)
+
+
+def _fitting(names: list[str], body: list[list[Any]], width: int, spare: Sequence[str]) -> list[int]:
+    """Return which columns to show: all whose widths, two apart and the last cut short, fit."""
+    widths = [max([len(name), *(cells[n].cell_len for cells in body)]) for n, name in enumerate(names)]
+    kept = list(range(len(names)))
+    for name in (*spare, None):
+        least = sum(widths[n] + 2 for n in kept[:-1]) + min(widths[kept[-1]], _LEAST_WIDTH)
+        if least <= width or name is None:
+            break
+        kept = [n for n in kept if names[n] != name]
+    return kept
 
 
 def _state(state: str) -> Any:

@@ -6,7 +6,9 @@ job's own text only colours reach it, and those only from its log.
 
 from __future__ import annotations
 
+import os
 import re
+from typing import TextIO
 
 from lakeshore.notebook.render_terminal import visible
 
@@ -21,6 +23,11 @@ _SEQUENCE = re.compile(
     r"|[\x07\x08]"
 )
 _ACTIVE = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def has_colours(file: TextIO) -> bool:
+    """Whether a stream is a terminal whose user has not asked for no colours (https://no-color.org)."""
+    return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def shown(text: str) -> str:

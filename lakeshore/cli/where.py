@@ -27,13 +27,17 @@ TokenFile = Annotated[
 Namespace = Annotated[
     str | None, typer.Option(metavar="NS", help="The namespace (default: LAKESHORE_NAMESPACE, or default).")
 ]
-Store = Annotated[
+PlaneAt = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH", help="A SQLite plane's file, or its directory (default: in LAKESHORE_HOME)."
+        metavar="PATH|URL",
+        help="A SQLite plane's file, or its directory (default: in LAKESHORE_HOME); or as --url.",
     ),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plain http to another machine.")]
+
+FIRST_CONTACT = 3.0
+"""Seconds that a control plane has to answer a command's first question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,8 @@ class Where:
                 f"there are no jobs yet: no file {str(environment.database)!r}. Submit one or start a worker "
                 "first, or check LAKESHORE_HOME."
             )
+        if environment.url is not None:
+            _first_contact(environment, environment.url)
         if self == Where():
             return default_plane()
         if self.store is None:
@@ -88,7 +94,7 @@ class Where:
 
         environment = settings.read()
         if self.store is not None and (self.url or self.token_file):
-            raise typer.BadParameter("--store and --url: give one, a file or a control plane.")
+            raise typer.BadParameter("--plane FILE and --url: give one, a file or a control plane.")
         if self.token_file is not None and not (self.url or environment.url):
             raise typer.BadParameter("--token-file: belongs to a control plane; give --url too.")
         token = environment.token
@@ -108,16 +114,47 @@ class Where:
         )
 
 
+def _first_contact(environment: Settings, url: str) -> None:
+    """Ask a control plane anything, for a short while: who waits at a prompt learns soon that it is away.
+
+    A command that it has answered rides out what comes later with the patience of any client.
+    """
+    from lakeshore.planes.http import HttpDispatch
+    from lakeshore.planes.http_address import stored_token
+
+    token = environment.token or stored_token(environment.home, url)
+    ns, insecure = environment.namespace, environment.insecure
+    with contextlib.closing(
+        HttpDispatch(url, token=token, namespace=ns, timeout=FIRST_CONTACT, insecure=insecure)
+    ) as plane:
+        plane.get("0")
+
+
 def store_file(text: str, environment: Settings) -> Path:
-    """Return the file that `--store` names; it must exist, so that a slip makes no empty one."""
-    if "://" in text and not text.startswith("sqlite:///"):
-        raise typer.BadParameter(f"--store {text!r}: wants a file or a directory; a control plane is --url.")
+    """Return the file that `--plane` names; it must exist, so that a slip makes no empty one."""
     path = Path(text.removeprefix("sqlite:///")).expanduser().absolute()
     if path.is_dir():
         path /= environment.database.name
     if not path.exists():
-        raise typer.BadParameter(f"--store {text!r}: there is no file {str(path)!r}.")
+        raise typer.BadParameter(f"--plane {text!r}: there is no file {str(path)!r}.")
     return path
+
+
+def place(plane: str | None, url: str | None) -> tuple[str | None, str | None]:
+    """Tell what `--plane` and `--url` name together: ``(url, file)``, one of them None.
+
+    Raises
+    ------
+    typer.BadParameter
+        When they name two planes, or `plane` is neither a path nor a URL of ours.
+    """
+    if plane is None or "://" not in plane or plane.startswith("sqlite:///"):
+        return url, plane
+    if not plane.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"--plane {plane!r}: wants a file, a directory, or an http(s) address.")
+    if url is not None and url != plane:
+        raise typer.BadParameter(f"--plane {plane!r} and --url {url!r}: give one.")
+    return plane, None
 
 
 def at_where(command: Callable[Concatenate[Where, P], R]) -> Callable[P, R]:
@@ -143,7 +180,9 @@ def _with_options(command: Callable[..., R], call: Callable[..., R]) -> Callable
     """Return `call` under the name of `command`, with its parameters but the first, and the options."""
 
     def with_options(**kwargs: Any) -> R:
-        where = Where(**{name: kwargs.pop(name) for name in _OPTIONS})
+        given = {name: kwargs.pop(name) for name in _OPTIONS}
+        url, store = place(given.pop("plane"), given.pop("url"))
+        where = Where(url=url, store=store, **given)
         return call(where, **kwargs)
 
     _first, *own = inspect.signature(command, eval_str=True).parameters.values()
@@ -159,9 +198,9 @@ def _with_options(command: Callable[..., R], call: Callable[..., R]) -> Callable
 
 
 _OPTIONS: dict[str, tuple[Any, Any]] = {
+    "plane": (PlaneAt, None),
     "url": (Url, None),
     "token_file": (TokenFile, None),
     "namespace": (Namespace, None),
-    "store": (Store, None),
     "insecure": (Insecure, False),
 }

@@ -7,13 +7,14 @@ import signal
 import socket
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lakeshore.cli import STILL_RUNNING
 from lakeshore.cli.jobs import Json, Queue, list_workers, seconds
-from lakeshore.cli.where import on_plane
+from lakeshore.cli.where import on_plane, place
 from lakeshore.planes.contract import Plane
 
 worker_app = typer.Typer(
@@ -24,8 +25,8 @@ worker_app = typer.Typer(
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FLAGS = (
-    "QUEUE (or --queue QUEUE, or LAKESHORE_QUEUE) says which queue. All other flags are the daemon's: "
-    "see python -m lakeshore.daemon --help."
+    "QUEUE (or --queue QUEUE, or LAKESHORE_QUEUE) says which queue, --plane DIR|URL which plane. All other "
+    "flags are the daemon's: see python -m lakeshore.daemon --help."
 )
 
 
@@ -113,16 +114,55 @@ def _checked(arguments: list[str]) -> list[str]:
     """Check the daemon's flags before one starts; a token goes on by the environment, never by argument."""
     from lakeshore import daemon
 
+    arguments = _at_plane(arguments)
     parser = daemon.parser()
     flags = parser.parse_args(arguments)
     daemon.check(parser, flags)
     if flags.token:
         os.environ["LAKESHORE_CLIENT_TOKEN"] = flags.token
+    kept, _tokens = _taken_out("--token", arguments)
+    return kept
+
+
+def _at_plane(arguments: list[str]) -> list[str]:
+    """Return the arguments without ``--plane``, said to the daemons in their own words: --url, or a home."""
+    from lakeshore import settings
+
+    kept, planes = _taken_out("--plane", arguments)
+    if not planes:
+        return kept
+    url, file = place(planes[-1], None)
+    if url is not None:
+        return [*kept, "--url", url]
+    if any(each == "--url" or each.startswith("--url=") for each in kept):
+        raise typer.BadParameter("--plane FILE and --url: give one, a file or a control plane.")
+    assert file is not None
+    path = Path(file.removeprefix("sqlite:///")).expanduser().absolute()
+    name = settings.read().database.name
+    if path.name == name:
+        path = path.parent
+    elif path.is_file() or path.suffix:
+        raise typer.BadParameter(
+            f"--plane {file!r}: a worker's file is a {name} in a directory of its own. Give that directory."
+        )
+    os.environ["LAKESHORE_HOME"] = str(path)
+    os.environ.pop("LAKESHORE_URL", None)
+    return kept
+
+
+def _taken_out(flag: str, arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments without a flag, and the values it was given."""
     kept: list[str] = []
+    values: list[str] = []
     rest = iter(arguments)
     for argument in rest:
-        if argument == "--token":
-            next(rest, None)
-        elif not argument.startswith("--token="):
+        if argument == flag:
+            value = next(rest, None)
+            if value is None:
+                raise typer.BadParameter(f"{flag} wants a value.")
+            values.append(value)
+        elif argument.startswith(f"{flag}="):
+            values.append(argument.partition("=")[2])
+        else:
             kept.append(argument)
-    return kept
+    return kept, values

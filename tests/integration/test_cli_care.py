@@ -53,7 +53,7 @@ def test_backup(cli, plane, tmp_path):
         "bytes": (tmp_path / "c.sqlite").stat().st_size,
         "verified": True,
     }
-    assert json.loads(cli("queues", "--store", tmp_path / "b.sqlite", "--json")[1]) == {"gpu": {"queued": 1}}
+    assert json.loads(cli("queues", "--plane", tmp_path / "b.sqlite", "--json")[1]) == {"gpu": {"queued": 1}}
 
 
 def test_backup_refuses_what_exists_and_what_is_no_file(cli, tmp_path):
@@ -65,7 +65,7 @@ def test_backup_refuses_what_exists_and_what_is_no_file(cli, tmp_path):
     assert cli("backup", tmp_path / "none" / "b.sqlite")[0] == 2
     code, _, err = cli("backup", tmp_path / "c.sqlite", "--url", "http://127.0.0.1:1")
     assert code == 2
-    assert "--store" in err
+    assert "--plane" in err
     assert not (tmp_path / "c.sqlite").exists()
 
 
@@ -127,7 +127,7 @@ def test_doctor_is_well_and_says_what_is_not(cli, plane):
 
 def test_doctor_tells_of_a_plane_that_cannot_be_opened(home, capsys):
     (home / "dispatch.sqlite").write_bytes(b"no database" * 100)
-    assert run(["doctor", "--store", str(home)]) == 1
+    assert run(["doctor", "--plane", str(home)]) == 1
     out, err = capsys.readouterr()
     assert "FAULT" in out
     assert "no lakeshore database" in out
@@ -182,7 +182,7 @@ def test_conformance_of_a_plane_of_its_own(cli, plane):
 
 
 def test_conformance_of_a_store_leaves_it_as_it_was(cli, plane, home):
-    assert cli("conformance", *ONLY, "--store", home)[0] == 0
+    assert cli("conformance", *ONLY, "--plane", home)[0] == 0
     tables = dict.fromkeys(("invocation", "journal", "frame"))
     for name in tables:
         tables[name] = plane._read(lambda tx, n=name: tx.execute(f"SELECT count(*) FROM {n}").fetchall())

@@ -53,7 +53,7 @@ def test_the_environment_says_which_plane(cli, monkeypatch):
             assert json.loads(cli("queues", "--json")[1]) == {"gpu": {"queued": 1}}
             code, _, err = cli("backup", "b.sqlite")
             assert code == 2
-            assert "--store" in err
+            assert "--plane" in err
         finally:
             default_plane().close()
             set_default_plane(None)

@@ -70,7 +70,7 @@ COMMANDS = [
 def test_a_jobs_text_cannot_command_the_terminal(
     store: Path, capsys: pytest.CaptureFixture[str], command: list[str], flag: list[str]
 ) -> None:
-    app.run([*command, *flag, "--store", str(store)])
+    app.run([*command, *flag, "--plane", str(store)])
     out, err = capsys.readouterr()
     assert (out + err).strip()
     assert safe(out) and safe(err)
@@ -78,7 +78,7 @@ def test_a_jobs_text_cannot_command_the_terminal(
 
 @pytest.mark.parametrize("command", [["result", "good"], ["stream", "good"]], ids=" ".join)
 def test_json_is_exact(store: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    assert app.run([*command, "--json", "--store", str(store)]) == 0
+    assert app.run([*command, "--json", "--plane", str(store)]) == 0
     assert json.loads(capsys.readouterr().out) == EVIL
 
 
@@ -108,7 +108,7 @@ def on_terminal(*command: str) -> str:
 
 
 def test_a_terminal_gets_the_colours_of_a_log_and_nothing_else(store: Path) -> None:
-    out = on_terminal("logs", "bad", "--store", str(store))
+    out = on_terminal("logs", "bad", "--plane", str(store))
     assert "\x1b[1;31mred\x1b[0m" in out and out.endswith("\x1b[0m")
     left = out.replace("\x1b[1;31m", "").replace("\x1b[0m", "").replace("\r\n", "\n")
     assert safe(left), left

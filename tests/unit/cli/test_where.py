@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from lakeshore import Dispatch, HttpDispatch
-from lakeshore.cli.where import Where
+from lakeshore.cli.where import Where, place
 from lakeshore.planes.default import default_plane, set_default_plane
 
 
@@ -38,15 +38,16 @@ def test_a_store_is_a_file_or_its_directory(default, home, tmp_path):
         assert plane.count("gpu") == 0
 
 
-@pytest.mark.parametrize("text", ["none.sqlite", ".", "postgresql://host/db"])
+@pytest.mark.parametrize("text", ["none.sqlite", "."])
 def test_a_store_that_is_not_there_is_not_made(home, tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(typer.BadParameter, match=r"there is no file|wants a file"):
+    with pytest.raises(typer.BadParameter, match=r"--plane .*there is no file"):
         Where(store=text).open()
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
 def test_a_url_and_its_token_file(home, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakeshore.cli.where._first_contact", lambda environment, url: None)
     (tmp_path / "token").write_text("secret\n")
     where = Where(url="http://127.0.0.1:1", token_file=tmp_path / "token", namespace="team")
     assert where.environment().token == "secret"
@@ -67,3 +68,13 @@ def test_options_that_contradict_each_other(home, tmp_path):
     ):
         with pytest.raises(typer.BadParameter, match="--"):
             where.environment()
+
+
+def test_a_plane_is_a_file_or_an_address(home):
+    assert place(None, None) == (None, None)
+    assert place(None, "https://cp") == ("https://cp", None)
+    assert place("https://cp", None) == place("https://cp", "https://cp") == ("https://cp", None)
+    assert place("sqlite:///x.sqlite", None) == (None, "sqlite:///x.sqlite")
+    for plane, url in (("postgresql://host/db", None), ("https://a", "https://b")):
+        with pytest.raises(typer.BadParameter, match="--plane"):
+            place(plane, url)
