@@ -16,6 +16,9 @@ _ROW = (
     *("started_at", "finished_at"),
 )
 _WORKER = ("worker_id", "queue", "host", "pid", "version", "seen_at", "running")
+_WALKED = 2000
+"""How many of the newest rows a list of one queue walks before it asks the indexes."""
+_ALL = 2**62
 
 
 class Looks(Engine):
@@ -102,13 +105,28 @@ class Looks(Engine):
             "queue": None if queue is None else check_name(queue, "queue"),
             "state": None if state is None else check_state(state),
             "before": None if before is None else check_id(before, "before"),
-            "limit": min(check_whole(limit, "limit", 0), 2**62),
+            "limit": min(check_whole(limit, "limit", 0), _ALL),
         }
-        name = "list_running" if state == State.RUNNING else "list"
-        rows = [self._shown(row) for row in self._read(lambda tx: tx.rows(name, params))]
+        rows = [self._shown(row) for row in self._read(lambda tx: self._listed(tx, params))]
         for row in rows:
             del row["result"]
         return rows
+
+    def _listed(self, tx: Transaction, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Walk from the newest row when that finds enough soon, else go by the indexes."""
+        if params["before"] is None:
+            params = {**params, "before": _ALL}
+        else:
+            place = tx.rows("place", {**params, "id": params["before"]})
+            if not place:
+                return []
+            params = {**params, "before": place[0][0]}
+        if params["state"] == State.RUNNING:
+            return tx.rows("list_running", params)
+        if params["queue"] is None:
+            return tx.rows("list", {**params, "window": _ALL})
+        rows = tx.rows("list", {**params, "window": _WALKED})
+        return rows if len(rows) >= params["limit"] else tx.rows("list_rare", params)
 
     def workers(self, queue: str | None = None) -> list[dict[str, Any]]:
         """List the workers that asked for jobs, latest first; see `Plane.workers`."""

@@ -127,13 +127,39 @@ SELECT queue, state, count(*) FROM invocation
 WHERE ns = :ns AND state IN ('succeeded', 'failed', 'cancelled') GROUP BY queue, state;
 
 -- name: list
--- NOT INDEXED: walked newest first along the table itself, and left at the limit.
+-- NOT INDEXED: walked newest first along the table itself, and left at the limit, or past :window rows.
 SELECT id, ns, queue, state, priority, key, NULL, error, traceback, worker_id, attempt, fence, losses, parent,
     submitted_at, not_before, lease_until, started_at, finished_at
 FROM invocation NOT INDEXED
 WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) AND (:state IS NULL OR state = :state)
-    AND (:before IS NULL OR seq < (SELECT seq FROM invocation WHERE ns = :ns AND id = :before))
+    AND seq < :before AND seq > min(:before, (SELECT max(seq) FROM invocation) + 1) - :window
 ORDER BY seq DESC LIMIT :limit;
+
+-- name: list_rare
+-- As list, for a queue whose rows are few among the newest: found by the four indexes, and sorted.
+SELECT id, ns, queue, state, priority, key, NULL, error, traceback, worker_id, attempt, fence, losses, parent,
+    submitted_at, not_before, lease_until, started_at, finished_at
+FROM invocation NOT INDEXED WHERE seq IN (
+    SELECT seq FROM (
+        SELECT seq FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'queued'
+            AND not_before IS NULL AND (:state IS NULL OR :state = 'queued')
+        UNION ALL
+        SELECT seq FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'queued'
+            AND not_before IS NOT NULL AND (:state IS NULL OR :state = 'queued')
+        UNION ALL
+        SELECT seq FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'running' AND :state IS NULL
+        UNION ALL
+        SELECT seq FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'succeeded'
+            AND state IN ('succeeded', 'failed', 'cancelled') AND (:state IS NULL OR :state = 'succeeded')
+        UNION ALL
+        SELECT seq FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'failed'
+            AND state IN ('succeeded', 'failed', 'cancelled') AND (:state IS NULL OR :state = 'failed')
+        UNION ALL
+        SELECT seq FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'cancelled'
+            AND state IN ('succeeded', 'failed', 'cancelled') AND (:state IS NULL OR :state = 'cancelled'))
+    WHERE seq < :before
+    ORDER BY seq DESC LIMIT :limit)
+ORDER BY seq DESC;
 
 -- name: list_running
 -- As list, but few of many rows: found by the index of leases, and sorted.
@@ -141,7 +167,7 @@ SELECT id, ns, queue, state, priority, key, NULL, error, traceback, worker_id, a
     submitted_at, not_before, lease_until, started_at, finished_at
 FROM invocation INDEXED BY leased
 WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) AND state = 'running'
-    AND (:before IS NULL OR seq < (SELECT seq FROM invocation WHERE ns = :ns AND id = :before))
+    AND seq < :before
 ORDER BY seq DESC LIMIT :limit;
 
 -- name: seen
