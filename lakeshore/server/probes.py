@@ -11,7 +11,7 @@ from lakeshore.planes import protocol
 from lakeshore.server.answers import PROTOCOL, Refusal, in_json, refused
 from lakeshore.server.metrics import MEDIA
 from lakeshore.server.openapi import document
-from lakeshore.server.serving import ADMINS, Call, Serving
+from lakeshore.server.serving import ADMINS, Answered, Call, Serving
 
 
 def routes(serving: Serving) -> list[Route]:
@@ -39,8 +39,8 @@ def routes(serving: Serving) -> list[Route]:
         return Response(await serving.read(serving.metrics.text), headers=PROTOCOL, media_type=MEDIA)
 
     return [
-        Route("/healthz", healthz, methods=["GET"]),
-        Route("/readyz", readyz, methods=["GET"]),
-        Route("/openapi.json", openapi, methods=["GET"]),
+        Answered("/healthz", healthz, methods=["GET"]),
+        Answered("/readyz", readyz, methods=["GET"]),
+        Answered("/openapi.json", openapi, methods=["GET"]),
         serving.route(protocol.Route("GET", "/metrics"), metrics, ADMINS),
     ]

@@ -27,6 +27,8 @@ _KEEP_ALIVE: Final = 75
 """Seconds for which an idle connection is kept: longer than proxies keep theirs (60)."""
 _BACKLOG: Final = 2048
 _DRAIN_SECONDS: Final = 20
+_REST_SECONDS: Final = 30.0
+"""How long the rest of a body that was refused is read, so that its sender gets to the answer."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -76,14 +78,14 @@ class Protocol(HttpToolsProtocol):
         options = _app_of(self.config).serving.options
         self._header_bytes, self._header_seconds = options.header_bytes, options.header_seconds
         self._stall_seconds = options.stall_seconds
-        self._in_headers = 0
+        self._in_headers, self._between = 0, True
         self._late: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first headers."""
         super().connection_made(transport)
-        self._expect_headers()
+        self._expect(self._header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of the timers."""
@@ -92,20 +94,29 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; headers that are too many are refused before they are whole."""
-        if self._late is None and self._idle:
-            self._expect_headers()
+        if self._late is None:
+            if self._between:
+                self._in_headers = 0
+                self._expect(self._header_seconds)
+            elif self.cycle is not None and self.cycle.response_complete:
+                self._expect(_REST_SECONDS)  # the rest of a body that was refused: read, so that it is told
         self._in_headers += len(data)
         super().data_received(data)
-        if self._late is not None and self._in_headers > self._header_bytes:
+        if self._between and self._late is not None and self._in_headers > self._header_bytes:
             self._cancel()
             self.send_400_response(f"headers over the limit of {self._header_bytes} bytes")
 
     def on_headers_complete(self) -> None:
         """Stop the clock, and start the request."""
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+        self._between = False
+        self._on_time()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The next bytes begin another request."""
+        self._between = True
+        self._on_time()
+        super().on_message_complete()
 
     def pause_writing(self) -> None:
         """The client does not take what is sent."""
@@ -120,13 +131,13 @@ class Protocol(HttpToolsProtocol):
             self._stalled.cancel()
             self._stalled = None
 
-    @property
-    def _idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+    def _expect(self, seconds: float) -> None:
+        self._late = self.loop.call_later(seconds, self._abort)
 
-    def _expect_headers(self) -> None:
-        self._in_headers = 0
-        self._late = self.loop.call_later(self._header_seconds, self._abort)
+    def _on_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def _abort(self) -> None:
         if self.transport is not None:

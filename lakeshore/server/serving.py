@@ -20,6 +20,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from lakeshore.errors import DispatchError, LakeshoreError
 from lakeshore.planes import protocol
@@ -81,6 +82,20 @@ class Call:
         if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 19:
             raise ValueError(f"{name}: wants a whole number, got {text[:40]!r}")
         return int(text)
+
+
+class Answered(Route):
+    """A route that refuses other methods as everything else here is refused."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or say which methods there are."""
+        if self.methods and scope["method"] not in self.methods:
+            allowed = ", ".join(sorted(self.methods))
+            answer = refused(Request(scope, receive), Refusal("wrong_method", f"wants {allowed}."))
+            answer.headers["Allow"] = allowed
+            await answer(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 Answering = Callable[[Call], Awaitable[Mapping[str, Any] | Response]]
@@ -259,7 +274,7 @@ class Serving:
                 return Response(status_code=499)  # nobody is there to read it
             return answered if isinstance(answered, Response) else packed(answered)
 
-        return Route(route.template, endpoint, methods=[route.method])
+        return Answered(route.template, endpoint, methods=[route.method])
 
     def _named(self, token: Token | None, body: Mapping[str, Any]) -> str:
         """Return the namespace of a worker's request: clients in the field name none."""
