@@ -10,12 +10,13 @@ import contextlib
 import os
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes.contract import check_name, check_number
 from lakeshore.planes.http_address import Address, Secret
+from lakeshore.planes.http_files import Filing
 from lakeshore.planes.http_producing import Producing
 from lakeshore.planes.http_tries import BINARY, Answer, Broken, Line, Tries
 from lakeshore.planes.http_working import Working
@@ -34,7 +35,7 @@ _SLOWEST: Final = 1024
 """Bytes a second below which a body is given up."""
 
 
-class HttpDispatch(Producing, Working):
+class HttpDispatch(Producing, Working, Filing):
     """A plane on a control plane, spoken to over HTTP.
 
     Connect errors, dropped connections, 429 and 502 to 504 are tried again with jittered backoff. Every
@@ -112,6 +113,7 @@ class HttpxLine(Line):
         self._client = self._connect()
         self._pid = os.getpid()
         self._inherited: list[httpx.Client] = []
+        self._tokenless: httpx.Client | None = None
 
     def _connect(self) -> httpx.Client:
         import httpx
@@ -145,10 +147,20 @@ class HttpxLine(Line):
             # The pool's lock may have been held as the process forked; its sockets are the parent's.
             self._inherited.append(self._client)
             self._client = self._connect()
+            self._tokenless = None
             self._pid = os.getpid()
         if self._closed:
             raise DispatchError("this HttpDispatch cannot be used: it was closed. Make a new one.")
         return self._client
+
+    def _strange(self) -> httpx.Client:
+        """Return a client for another server's signed URLs: it has no token to give away."""
+        import httpx
+
+        if self._tokenless is None:
+            agent = {"User-Agent": f"lakeshore/{__version__}"}
+            self._tokenless = httpx.Client(headers=agent, verify=_certificates(), follow_redirects=False)
+        return self._tokenless
 
     def close(self) -> None:
         """Close every connection."""
@@ -156,12 +168,23 @@ class HttpxLine(Line):
             client = self._mine()
             self._closed = True
             client.close()
+            if self._tokenless is not None:
+                self._tokenless.close()
 
     def send(
-        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        accept: str,
+        read_timeout: float,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | Broken:
         """Make one try and read its answer whole."""
-        opened = self.open(method, path, content=content, accept=accept, read_timeout=read_timeout)
+        opened = self.open(
+            method, path, content=content, accept=accept, read_timeout=read_timeout, headers=headers
+        )
         if isinstance(opened, Broken):
             return opened
         with opened:
@@ -183,18 +206,29 @@ class HttpxLine(Line):
             return Answer(opened.status, opened.headers, b"".join(parts))
 
     def open(
-        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        accept: str,
+        read_timeout: float,
+        headers: Mapping[str, str] | None = None,
     ) -> HttpxBody | Broken:
         """Make one try and return its answer, to be read in parts."""
         import httpx
 
         client = self._mine()
-        headers = {"Accept": accept}
+        if not path.startswith("/"):
+            client, url = self._strange(), path
+        else:
+            url = self._address.url + path
+        told = {"Accept": accept}
         if accept != MSGPACK:
-            headers["Accept-Encoding"] = "identity"  # a compressing proxy would hold frames back
+            told["Accept-Encoding"] = "identity"  # a compressing proxy would hold frames back
         body: bytes | Iterable[bytes] | None = content
         if content is not None:
-            headers |= {"Content-Type": MSGPACK, "Content-Length": str(len(content))}
+            told |= {"Content-Type": MSGPACK, "Content-Length": str(len(content))}
             if len(content) > _PART:
                 body = _parts(content)
         seconds = max(read_timeout, 0.05)
@@ -203,7 +237,7 @@ class HttpxLine(Line):
         )
         try:
             request = client.build_request(
-                method, self._address.url + path, headers=headers, content=body, timeout=timeout
+                method, url, headers={**told, **(headers or {})}, content=body, timeout=timeout
             )
             response = client.send(request, stream=True)
         except (httpx.HTTPError, OSError) as exc:

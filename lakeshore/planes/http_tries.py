@@ -94,15 +94,37 @@ class Line(ABC):
 
     @abstractmethod
     def send(
-        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        accept: str,
+        read_timeout: float,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | Broken:
         """Make one try and read its answer whole."""
 
     @abstractmethod
     def open(
-        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        accept: str,
+        read_timeout: float,
+        headers: Mapping[str, str] | None = None,
     ) -> Body | Broken:
-        """Make one try and return its answer, to be read in parts."""
+        """Make one try and return its answer, to be read in parts.
+
+        Parameters
+        ----------
+        path : str
+            Or a whole URL of another server, which is asked without the token.
+        headers : mapping, optional
+            Go with, and over, those of every request.
+        """
 
     @abstractmethod
     def close(self) -> None:

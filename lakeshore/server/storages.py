@@ -233,10 +233,9 @@ class Storages:
                     raise ValueError(f"body: has {got:,} bytes, and the part {size:,}. Send the part again.")
                 await asyncio.to_thread(_closed, file)
                 await asyncio.to_thread(filing.add, place, path, part[0], size, total, digest)
-        else:
-            record = await asyncio.to_thread(filing.known, place, total, digest, media)
-            if record is not None:
-                return _stored(place, record)
+        record = await asyncio.to_thread(filing.known, place, total, digest, media)
+        if record is not None:  # a part whose first answer was lost is one, too
+            return _stored(place, record)
         have = await asyncio.to_thread(filing.so_far, place, total, digest)
         if have < total:
             told = {"Range": f"bytes=0-{have - 1}"} if have else {}
