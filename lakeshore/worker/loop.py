@@ -136,6 +136,8 @@ class Worker:
 
     Attributes
     ----------
+    told : bool
+        It was told to drain, by a signal or from another thread.
     at_once : bool
         The running jobs are to be handed back now.
     """
@@ -168,7 +170,7 @@ class Worker:
         self.id = new_worker_id()
         self.slots = [Slot(self, self.id if n == 0 else f"{self.id}.{n}") for n in range(chosen.concurrency)]
         self._drain_from: float | None = None
-        self.at_once = False
+        self.told = self.at_once = False
         self._failure: BaseException | None = None
         self._keep = settings.read().keep
         self._prune_at = time.monotonic() + PRUNE_AFTER
@@ -187,6 +189,7 @@ class Worker:
 
     def drain(self, *, at_once: bool = False) -> None:
         """Take no new job; `at_once` also hands back the running ones."""
+        self.told = True
         if self._drain_from is None:
             self._drain_from = time.monotonic()
         if at_once:

@@ -91,6 +91,8 @@ class Slot:
                     forks.stay(self._home)  # `stop` and `on_event` are foreign code as well
                     claimed = self._claim()
                 if claimed is not None:
+                    if self._too_late(claimed):
+                        return
                     self.executed += 1
                     claimed = self._job(claimed)  # raises where no body can run here: the job is back by then
                 if worker.chosen.once:
@@ -122,6 +124,19 @@ class Slot:
             if early > 0:  # a plane that does not wait
                 time.sleep(min(early, SLICE))
         return claimed
+
+    def _too_late(self, claimed: Claimed) -> bool:
+        """Hand a claim back at once when the worker was told to drain while it was made.
+
+        `stop` is not asked: one that counts what is queued would hand back the last job.
+        """
+        if not self.worker.told:
+            return False
+        try:
+            Ending("release").apply(self.worker.plane, claimed, self.worker_id, None)
+        except DispatchError as exc:
+            _log.warning("release of %s failed, its lease will lapse: %s", claimed.id, exc)
+        return True
 
     def _away(self, exc: PlaneUnavailable) -> None:
         worker = self.worker

@@ -99,14 +99,36 @@ def test_stop_is_asked_before_the_next_claim(q, plane):
 
 
 def test_a_stop_that_raises_ends_the_loop_and_leaves_no_job_running(q, plane):
+    begun = []
+
     def stop():
-        if plane.count("gpu", "running"):
+        if begun:
             raise LookupError("mine")
 
     inv = q.submit(thunk(lambda: "done"))
     with pytest.raises(LookupError, match="mine"):
-        run_worker(q, stop=stop)
+        run_worker(q, stop=stop, on_event=begun.append)
     assert q.result(inv) == "done"
+
+
+@pytest.mark.parametrize("verb", ["claim", "ack"])
+def test_a_claim_made_while_the_worker_is_told_to_stop_is_handed_back(q, plane, verb):
+    """Told between the last look and the commit that claims: the job is not run, and not held."""
+    jobs = [q.submit(thunk(lambda: 1)) for _ in range(2)]
+    worker = WorkerThread(q)
+    make, made = getattr(plane, verb), []
+
+    def then_told(*args, **options):
+        made.append(make(*args, **options))
+        worker.stop(timeout=0)
+        return made[-1]
+
+    setattr(plane, verb, then_told)
+    worker.start()
+    wait_until(lambda: not worker.running)
+    assert made[0].id == jobs[0 if verb == "claim" else 1]
+    row = plane.get(made[0].id)
+    assert (row["state"], row["attempt"], worker.executed) == ("queued", 0, 0 if verb == "claim" else 1)
 
 
 def test_stop_acts_within_a_second_on_an_idle_worker(q):
@@ -528,7 +550,7 @@ def test_a_body_that_removes_its_directory_harms_nobody(q, plane, tmp_path, monk
     monkeypatch.chdir(here)
     q.submit(thunk(os.rmdir, str(here)))
     inv = q.submit(thunk(lambda: 1))
-    run_worker(q, stop=lambda: plane.count("gpu", "queued") == 0, root=tmp_path)
+    run_worker(q, stop=lambda: plane.count("gpu", "queued") == 0, root=tmp_path)  # the last job runs too
     assert q.result(inv) == 1
 
 
