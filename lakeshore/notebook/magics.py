@@ -19,6 +19,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_loca
 from lakeshore import settings
 from lakeshore.notebook import arguments, completion, jobs, words
 from lakeshore.notebook.cell import nearest
+from lakeshore.notebook.looks import TAB_SECONDS, answers, impatient
 from lakeshore.notebook.one_line import one_line
 from lakeshore.notebook.tables import Count, Record, Table, Text, age, ago, first_line, plain, span, when
 from lakeshore.planes.contract import Plane
@@ -53,7 +54,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self.matcher = completion.matcher(default_plane)
+        self.matcher = completion.matcher(lambda: impatient(default_plane(), TAB_SECONDS))
         self._bodies: dict[int, list[int]] = {}
 
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -129,7 +130,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
     def _status(self, options: argparse.Namespace, names: dict[str, Any]) -> Record:
         from lakeshore.notebook import worker
 
-        plane = default_plane()
+        plane = impatient(default_plane())
         return Record(
             **_where(plane),
             queues=_queues(plane),
@@ -138,7 +139,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         )
 
     def _ls(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
-        plane = default_plane()
+        plane = impatient(default_plane())
         rows = [
             {
                 **row,
@@ -151,10 +152,10 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Table(rows, _ROW_COLUMNS, empty="no jobs" + (f" in {options.queue}" if options.queue else ""))
 
     def _queues(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
-        return _queues(default_plane())
+        return _queues(impatient(default_plane()))
 
     def _show(self, options: argparse.Namespace, names: dict[str, Any]) -> Record:
-        plane = default_plane()
+        plane = impatient(default_plane())
         id = jobs.resolve_one(plane, options.ref, names)
         row = plane.get(id) or {}
         result = row.pop("result", None)
@@ -176,7 +177,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Record({name: value for name, value in record.items() if value is not None})
 
     def _logs(self, options: argparse.Namespace, names: dict[str, Any]) -> Text:
-        plane = default_plane()
+        plane = impatient(default_plane())
         id = jobs.resolve_one(plane, options.ref, names)
         return Text("".join(jobs.log_lines(plane, id)))
 
@@ -215,7 +216,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
     # -- doing
 
     def _cancel(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
-        plane = default_plane()
+        plane = impatient(default_plane())
         if bool(options.refs) == options.all or options.all != (options.queue is not None):
             raise UsageError("%lakeshore cancel: give REFs, or --queue Q --all")
         if options.all:
@@ -230,7 +231,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Table(rows, dict.fromkeys(("id", "cancelled", "state"), plain), empty="nothing to cancel")
 
     def _requeue(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
-        plane = default_plane()
+        plane = impatient(default_plane())
         ids = jobs.resolve(plane, options.ref, names)
         rows = [{"id": id, "requeued": plane.requeue(id), "state": _state(plane, id)} for id in ids]
         return Table(rows, dict.fromkeys(("id", "requeued", "state"), plain))
@@ -265,13 +266,15 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
             set_default_plane(None)
         elif options.where is not None:
             set_default_plane(open_at(options.where))
-        return Record(_where(default_plane()))
+        plane = default_plane()
+        told = _where(plane)
+        return Record(told if (said := answers(plane)) is None else {**told, "answers": said})
 
     def _doctor(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
         from lakeshore.planes.health import examine
 
         findings = examine(
-            default_plane,
+            lambda: impatient(default_plane()),
             start_worker=lambda queue: f"%lakeshore worker start {queue}",
             another_plane="see the message; %lakeshore plane PATH uses another",
         )

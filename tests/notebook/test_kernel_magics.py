@@ -115,7 +115,7 @@ def test_interrupt_ends_the_wait_and_not_the_worker(kernels: Callable[[], Kernel
     )
     slow = kernel.value("slow")
     until(lambda: (plane.get(slow) or {})["state"] == "running")
-    seconds, reply = kernel.interrupt(kernel.begin("%lakeshore wait slow"))
+    seconds, reply = kernel.interrupt(kernel.begin("%lakeshore wait slow"), after=lambda: time.sleep(0.3))
     assert seconds < 2
     assert (reply.status, reply.ename) == ("error", "Detached")
     assert f"%lakeshore cancel {slow}" in reply.text
