@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from lakeshore import settings
 from lakeshore.errors import LakeshoreError, PlaneUnavailable
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from lakeshore.planes.contract import Plane
     from lakeshore.worker.loop import Worker
     from lakeshore.worker.spawn import Spawned
+
+IDLE_SLICE: Final = 0.9
+"""Seconds an idle worker waits in the plane between two looks at whether it was told to stop: within 1 s."""
 
 _log = logging.getLogger("lakeshore.daemon")
 
@@ -93,6 +96,12 @@ def parser() -> argparse.ArgumentParser:
         default=30.0,
         metavar="S",
         help="seconds for a running body once told to stop",
+    )
+    add(
+        "--after",
+        type=_count,
+        metavar="PID",
+        help="the worker process that this one replaces, seen to be dead: its jobs run again at once",
     )
     add(
         "--drain-on-eof",
@@ -269,7 +278,7 @@ def _work(
     q = SyncQueue(str(flags.queue or environment.queue), dispatch=plane)
     chosen = options(flags, environment)
     worker = signals.worker = Worker(
-        q, chosen, tee=tee_to(sys.stderr), stuck=lambda: _give_up(plane), spawned=spawned
+        q, chosen, tee=tee_to(sys.stderr), stuck=lambda: _give_up(plane), spawned=spawned, slice=IDLE_SLICE
     )
     if signals.count:
         worker.drain(at_once=signals.count > 1)
@@ -281,6 +290,8 @@ def _work(
         )
     if not flags.once:
         _log.info("worker %s on queue %r, %r", worker.id, q.name, plane)
+    if flags.after is not None:
+        _hand_on(plane, q.name, flags.after)
     try:
         executed = worker.run()
     except LakeshoreError as exc:
@@ -289,6 +300,13 @@ def _work(
     if not flags.once:
         _log.info("drained: %d job%s executed", executed, "" if executed == 1 else "s")
     return 0
+
+
+def _hand_on(plane: Plane, queue: str, pid: int) -> None:
+    from lakeshore.worker.orphans import hand_on
+
+    for id in hand_on(plane, queue, pid):
+        _log.info("worker process %d died with %s; it runs again", pid, id)
 
 
 def _give_up(plane: Plane) -> None:

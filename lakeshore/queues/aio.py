@@ -179,7 +179,7 @@ class Queue:
             try:
                 job = await asyncio.shield(asyncio.wrap_future(taking))
             except asyncio.CancelledError:
-                taking.add_done_callback(_hand_back)
+                taking.add_done_callback(lambda taken: offload(partial(_hand_back, taken)))
                 raise
             if job is not None or time.monotonic() >= end:
                 return job

@@ -116,8 +116,13 @@ class Job:
 
 def new_worker_id() -> str:
     """Make a worker id that tells where it runs: ``host-pid-random``."""
+    return f"{id_prefix(os.getpid())}{os.urandom(3).hex()}"
+
+
+def id_prefix(pid: int) -> str:
+    """Return how the worker ids of a process of this machine begin."""
     host = "".join(c for c in socket.gethostname() if c.isprintable())[:100] or "host"
-    return f"{host}-{os.getpid()}-{os.urandom(3).hex()}"
+    return f"{host}-{pid}-"
 
 
 def _payload(envelope: bytes) -> Any:

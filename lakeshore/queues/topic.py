@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lakeshore import settings, wire
-from lakeshore.errors import WaitTimeout
+from lakeshore.errors import DispatchError, WaitTimeout
 from lakeshore.planes.contract import Plane, check_name
 from lakeshore.queues.stream import Stream
 
@@ -48,13 +48,15 @@ class Topic:
         value : Any
             Anything the wire takes; falsy values are values.
         final : bool
-            End the topic after it. A None given with it ends the topic without a value. It is for good:
-            readers stop there, whatever is posted later.
+            End the topic after it. A None given with it ends the topic without a value. It is for good;
+            ending it again changes nothing.
 
         Raises
         ------
         PackError
             When the value has no form on the wire, or is over the payload limit.
+        DispatchError
+            When the topic has ended: no reader would see the value.
         """
         frames = [] if final and value is None else wire.value_frames(value, limit=settings.max_payload())
         seq = -1
@@ -62,9 +64,23 @@ class Topic:
             seq = self.plane.journal_append(self.name, None, frames[0])
         elif frames:
             seq = self.plane.journal_extend(self.name, frames)
+        if frames:
+            self._check_seen(seq)
         if final:
             seq = self.plane.journal_append(self.name, None, wire.end_frame(seq + 1), final=True)
         return seq
+
+    def _check_seen(self, seq: int) -> None:
+        """Raise unless readers come to `seq`; asked after the append, so that no end can come in between."""
+        try:
+            seen = next(self.plane.journal_read(self.name, since=seq - 1, timeout=0), None)
+        except WaitTimeout:
+            return  # trimmed already: the topic is open
+        if seen is None:
+            raise DispatchError(
+                f"post: topic {self.name!r} has ended, and its readers stop there: nobody would see this "
+                "value. Post to a topic of another name."
+            )
 
     def stream(self, since: int = -1, timeout: float | None = 5.0) -> Stream:
         """Follow the topic; raises `WaitTimeout` after `timeout` seconds of silence."""

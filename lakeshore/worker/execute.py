@@ -102,6 +102,7 @@ class _Run:
         "_envelope",
         "_guard",
         "_home",
+        "_published",
         "_rules",
         "_sinks",
         "frames",
@@ -116,6 +117,7 @@ class _Run:
         self._sinks, self._guard = sinks, guard
         self._home = forks.here()
         self.frames = 0
+        self._published: set[str] = set()
         self.refused: LakeshoreError | None = None
         self.refused_frame: ClaimLost | None = None
 
@@ -130,9 +132,20 @@ class _Run:
         return outcome
 
     def _steps(self) -> Done | Failed:
+        remote = self._rules.remote
+        if remote is None:
+            return self._in_place(None)
+        try:
+            with remote.mounted(self._envelope.cfg) as mount:
+                return self._in_place(mount)
+        except ArchiveRefused as exc:
+            return failed(exc, refused=True)
+
+    def _in_place(self, mount: Mount | None) -> Done | Failed:
+        """Go on with the job's own code first on the path."""
         rules, envelope = self._rules, self._envelope
         try:
-            fn = _resolved(envelope.fn, rules)
+            fn = _resolved(envelope.fn, rules) if mount is None else _through_the_gates(envelope.fn, rules, mount)
             args, kwargs = _arguments(envelope)
         except (PickleRefused, RuntimeMismatch, StaleSource, UnpackError) as exc:
             return failed(exc, refused=True)
@@ -145,17 +158,31 @@ class _Run:
                 fence=self._claimed.fence,
                 on_progress=self._progress,
                 on_display=self._show,
+                on_missing=None if rules.remote is None else rules.remote.fetch,
                 cancelled=self._guard.stopping,
             )
         except KeyContractError as exc:
             return failed(exc, refused=True)
-        with context:
+        with context as run:
             value = run_body(fn, args, kwargs, emit=self.emit, check=self.check, forked=forks.end)
+            self._publish(run)
         try:
             return Done(wire.pack(value, limit=rules.max_payload), self.frames)
         except PackError as exc:
             self._refuse(exc, value)
             raise
+
+    def _publish(self, run: RunContext, keys: Iterable[str] | None = None) -> None:
+        """Send the files that the body wrote to where other machines read them: all, or those of `keys`."""
+        remote = self._rules.remote
+        if remote is None or self._away():
+            return
+        written = [full for full in run.written() if full not in self._published]
+        if keys is not None:
+            given = set(keys)
+            written = [full for full in written if given & {full, posixpath.relpath(full, run.prefix or ".")}]
+        remote.publish(self._claimed.id, run.root, written)
+        self._published.update(written)
 
     def check(self, result: Any, yielded: list[str]) -> None:
         """Hold the body to return-your-keys; one that broke it does so on every try."""
@@ -172,6 +199,8 @@ class _Run:
                 "yield: in a process that the body forked; only the body itself gives values. "
                 "Send them to it (a pipe, a `multiprocessing.Queue`), and yield there"
             )
+        if self._rules.remote is not None:
+            self._publish(current(), strings(value))  # who reads the stream may read the file at once
         try:
             frames = wire.value_frames(value, self.frames, limit=self._rules.max_payload)
         except PackError as exc:
@@ -235,7 +264,9 @@ def _resolved(fn: Mapping[str, Any], rules: Rules) -> Callable[..., Any]:
     return body
 
 
-def _through_the_gates(fn: Mapping[str, Any], rules: Rules) -> Callable[..., Any]:
+def _through_the_gates(
+    fn: Mapping[str, Any], rules: Rules, mount: Mount | None = None
+) -> Callable[..., Any]:
     body, _ = transport.resolve(
         fn,
         registry=rules.registry,
@@ -243,6 +274,7 @@ def _through_the_gates(fn: Mapping[str, Any], rules: Rules) -> Callable[..., Any
         runtime_policy=rules.runtime_policy,
         trusted=rules.trusted,
         allow_modules=rules.allow_modules,
+        mount=mount,
     )
     return body
 

@@ -24,7 +24,7 @@ from lakeshore.worker import forks
 from lakeshore.worker.journals import Flusher
 from lakeshore.worker.keeper import Keeper
 from lakeshore.worker.options import Event, Rules, WorkerOptions
-from lakeshore.worker.slot import Runner, Slot
+from lakeshore.worker.slot import SLICE, Runner, Slot
 from lakeshore.worker.tee import owns_the_process, tee_to
 
 if TYPE_CHECKING:
@@ -150,8 +150,9 @@ class Worker:
         tee: Callable[[str], object] | None = None,
         stuck: Callable[[], object] | None = None,
         spawned: Spawned | None = None,
+        slice: float = SLICE,
     ) -> None:
-        self.queue, self.chosen = q, chosen
+        self.queue, self.chosen, self.slice = q, chosen, slice
         self.plane: Plane = q.plane
         self.tee = tee
         self._spawned = spawned

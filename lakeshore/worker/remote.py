@@ -14,7 +14,6 @@ from lakeshore.codebase.mount import Mount, Turns, at, read_stamp
 from lakeshore.codebase.shipping import STORAGE
 from lakeshore.codebase.unpack import ArchiveRefused
 from lakeshore.planes import files
-from lakeshore.worker.guard import Guard
 
 
 class Remote:
@@ -80,7 +79,7 @@ class Remote:
         return str(code.get("digest") or "") if self.code_mounts and isinstance(code, dict) else ""
 
     @contextmanager
-    def mounted(self, cfg: Mapping[str, Any], guard: Guard) -> Iterator[Mount | None]:
+    def mounted(self, cfg: Mapping[str, Any]) -> Iterator[Mount | None]:
         """Have the code that a job brings, and no other job's, first on the path.
 
         Raises
@@ -104,7 +103,7 @@ class Remote:
                     )
 
             mount = at(folder_of(settings.read().home, digest, fetch), roots)
-        with self._turns.taken(mount, guard):
+        with self._turns.taken(mount):
             yield mount
 
     # -- files

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakeshore.worker.loop import Worker
 
 SLICE: Final = 0.5
-"""Seconds an idle worker waits in the plane before it asks `stop` again."""
+"""Seconds an idle worker waits in the plane before it asks `stop` again, where its maker says nothing."""
 
 _log = logging.getLogger("lakeshore.worker")
 
@@ -102,7 +102,7 @@ class Slot:
 
     def _claim(self) -> Claimed | None:
         worker, spec = self.worker, self.worker.spec
-        wait = 0.0 if worker.chosen.once else SLICE
+        wait = 0.0 if worker.chosen.once else worker.slice
         asked = time.monotonic()
         try:
             claimed = worker.plane.claim(

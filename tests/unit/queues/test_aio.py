@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -86,6 +87,86 @@ def test_a_cancelled_claim_is_handed_back(q):
 
     inv, job = asyncio.run(main())
     assert (job.id, job.attempt) == (inv, 1)
+
+
+class Counting(Dispatch):
+    """Counts the calls that are under way."""
+
+    under_way = 0
+
+    def _counted(self, call):
+        self.under_way += 1
+        try:
+            return call()
+        finally:
+            self.under_way -= 1
+
+    def claim(self, *args, **options):
+        return self._counted(lambda: Dispatch.claim(self, *args, **options))
+
+    def result(self, *args, **options):
+        return self._counted(lambda: Dispatch.result(self, *args, **options))
+
+
+@pytest.mark.parametrize("verb", ["claim", "result", "call"])
+def test_a_cancelled_task_leaves_no_thread_parked(verb):
+    with Counting(":memory:") as plane:
+        q = Queue("gpu", dispatch=plane)
+
+        async def main():
+            inv = await q.submit(1)
+            if verb == "claim":
+                await q.claim()
+            waits = {
+                "claim": lambda: q.claim(wait=60),
+                "result": lambda: q.result(inv, timeout=None),
+                "call": lambda: q.call(1),
+            }
+            tasks = [asyncio.create_task(waits[verb]()) for _ in range(5)]
+            await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+            assert all(
+                isinstance(end, asyncio.CancelledError)
+                for end in await asyncio.gather(*tasks, return_exceptions=True)
+            )
+
+        asyncio.run(main())
+        until = time.monotonic() + 1.5
+        while plane.under_way:
+            assert time.monotonic() < until, f"{plane.under_way} threads wait on"
+            time.sleep(0.01)
+        assert plane.count("gpu", "running") == (1 if verb == "claim" else 0)
+
+
+def test_a_claim_that_was_cancelled_as_it_came_does_not_block_the_loop():
+    """It is handed back by another thread, however long that takes."""
+
+    class Slow(Dispatch):
+        released = threading.Event()
+
+        def release(self, *args, **options):
+            time.sleep(0.5)
+            super().release(*args, **options)
+            self.released.set()
+
+    with Slow(":memory:") as plane:
+        q = Queue("gpu", dispatch=plane)
+
+        async def main():
+            await q.submit(1)
+            task = asyncio.create_task(q.claim())
+            await asyncio.sleep(0)
+            time.sleep(0.2)  # the thread has the job; the task does not know yet
+            task.cancel()
+            began = time.monotonic()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return time.monotonic() - began
+
+        assert asyncio.run(main()) < 0.3
+        assert plane.released.wait(5)
+        assert (plane.count("gpu"), plane.count("gpu", "running")) == (1, 0)
 
 
 def test_result_times_out_and_fails_as_the_row_says(q):

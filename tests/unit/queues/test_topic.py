@@ -6,12 +6,13 @@ import threading
 
 import pytest
 
-from lakeshore import Dispatch, SyncQueue, WaitTimeout, wire
+from lakeshore import Dispatch, DispatchError, SyncQueue, WaitTimeout, wire
 
 
 @pytest.fixture
 def topic():
-    return SyncQueue("gpu", dispatch=Dispatch(":memory:")).topic("metrics")
+    with Dispatch(":memory:") as plane:
+        yield SyncQueue("gpu", dispatch=plane).topic("metrics")
 
 
 def test_falsy_posts_are_values(topic):
@@ -25,6 +26,28 @@ def test_falsy_posts_are_values(topic):
 def test_a_final_post_carries_its_value_first(topic):
     topic.post("last", final=True)
     assert list(topic.stream()) == ["last"]
+
+
+@pytest.mark.parametrize("value", [1, b"x" * 3_000_000], ids=["small", "in chunks"])
+def test_a_post_after_the_end_is_refused_and_ending_again_is_not(topic, value):
+    topic.post("last", final=True)
+    for final in (False, True):
+        with pytest.raises(DispatchError, match="has ended"):
+            topic.post(value, final=final)
+    topic.post(None, final=True)
+    assert list(topic.listen()) == ["last"]
+
+
+def test_a_post_to_a_topic_that_is_trimmed_meanwhile_is_none_after_its_end(topic, monkeypatch):
+    append = topic.plane.journal_append
+
+    def append_and_trim(*args, **options):
+        seq = append(*args, **options)
+        topic.plane.journal_trim(topic.name)
+        return seq
+
+    monkeypatch.setattr(topic.plane, "journal_append", append_and_trim)
+    assert [topic.post(n) for n in range(3)] == [0, 1, 2]
 
 
 def test_listen_ends_in_silence_where_stream_raises(topic):
