@@ -14,10 +14,12 @@ from html import escape
 from typing import Any
 
 from lakeshore.notebook.render_colours import line_html
+from lakeshore.notebook.render_images import Figure
 from lakeshore.notebook.render_numbers import fields_table, sparkline
+from lakeshore.notebook.render_numerals import number
 from lakeshore.notebook.render_state import Metric, PanelState
 from lakeshore.notebook.render_style import DIM, PANEL, STATE_COLOURS, STYLE
-from lakeshore.notebook.render_values import Figure, Shown, clip, number
+from lakeshore.notebook.render_values import Shown, clip
 from lakeshore.notebook.render_words import (
     METRICS_SHOWN,
     RECORD_LINES,
@@ -36,6 +38,8 @@ from lakeshore.states import TERMINAL, State
 
 LIVE_ROWS, LIVE_LINES = 12, 10
 NO_BREAK = "\u00a0"
+SEPARATOR = '<span class="lk-sep"> · </span>'
+"""Between numbers where no stylesheet sets a gap."""
 HTML_BYTES = 14_000
 """The most that a panel or record has without figure; one that would have more shows less of each part."""
 
@@ -138,7 +142,7 @@ def _numbers(metrics: Iterable[Metric], share: float) -> str:
     over = len(metrics) - most
     if over > 0:
         cells.append(f"+{over} more")
-    return f'<div class="lk-nums" style="margin:4px 0">{" · ".join(cells)}</div>'
+    return f'<div class="lk-nums" style="margin:4px 0">{SEPARATOR.join(cells)}</div>'
 
 
 def _number(metric: Metric) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
-from lakeshore.notebook.render_values import as_float, is_number, number
+from lakeshore.notebook.render_numerals import as_float, is_number, number
 
 COLUMNS_SHOWN = 10
 LEFT = " align=left style=text-align:left"

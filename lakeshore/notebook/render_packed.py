@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from lakeshore import wire
 from lakeshore.errors import LakeshoreError
-from lakeshore.notebook.render_values import Figure, Shown, clip, figure, is_rich, one_line, show, size
+from lakeshore.notebook.render_images import Figure
+from lakeshore.notebook.render_numerals import size
+from lakeshore.notebook.render_values import Shown, clip, figure, is_rich, one_line, show
 
 RESULT_BYTES = 1024 * 1024
 """A larger result is told of by its size and never unpacked for a panel."""

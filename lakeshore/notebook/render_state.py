@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakeshore.notebook.render_images import Figure
+from lakeshore.notebook.render_numerals import as_float
 from lakeshore.notebook.render_terminal import Line
-from lakeshore.notebook.render_values import Figure, Shown, as_float
+from lakeshore.notebook.render_values import Shown
 from lakeshore.states import State
 
 POINTS_KEPT = 96

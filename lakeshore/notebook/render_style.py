@@ -41,15 +41,18 @@ box-sizing:border-box;max-width:100%;overflow-wrap:anywhere;contain:content}
 .lk-mute{opacity:.72}
 .lk-id,.lakeshore-panel :is(pre,code){
 font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px}
-.lakeshore-panel .lk-id{user-select:all;opacity:.72;background:none;padding:0;border:0;color:inherit}
+.lakeshore-panel .lk-id{user-select:all;opacity:.72;background:none!important;padding:0!important;border:0;
+color:inherit;white-space:normal}
+.lakeshore-panel td .lk-state b{font-weight:400}
 .lakeshore-panel p{margin:4px 0}
 .lk-bar{height:4px;border-radius:2px;background:var(--lk-line);overflow:hidden;margin:5px 0 3px}
 .lk-bar>i{display:block;height:100%;border-radius:2px;background:var(--lk-accent)}
 .lk-bar>i.lk-any{width:25%;opacity:.6;animation:lk-slide 2s linear infinite}
 @keyframes lk-slide{from{transform:translateX(-100%)}to{transform:translateX(400%)}}
 @media (prefers-reduced-motion:reduce){.lk-bar>i.lk-any{animation:none;width:100%;opacity:.3}}
-.lk-nums{line-height:1.7}
+.lk-nums{display:flex;flex-wrap:wrap;gap:0 18px;line-height:1.7}
 .lk-num{white-space:nowrap}
+.lk-sep{display:none}
 .lk-num b{font-weight:600}
 .lk-res{margin-top:4px}
 .lk-body{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22em),1fr));
@@ -66,7 +69,7 @@ color:inherit;vertical-align:top;max-width:32em;white-space:nowrap;overflow:hidd
 .lakeshore-panel th{font-weight:400;opacity:.72}
 .lakeshore-panel :is(tr,thead,tbody){background:none!important;border:0!important}
 .lk-fig{margin-top:6px}
-.lk-fig img,.lk-html img{max-width:100%;max-height:420px;height:auto;background:#fff;border-radius:3px}
+.lk-fig img,.lk-html img{max-width:100%;height:auto;background:#fff;border-radius:3px}
 .lk-html{overflow:auto;max-height:360px;contain:content}
 .lakeshore-panel pre b{font-weight:600}
 .lakeshore-panel summary{cursor:pointer}

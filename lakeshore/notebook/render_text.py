@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from lakeshore.notebook.render_images import Figure
+from lakeshore.notebook.render_numerals import number
 from lakeshore.notebook.render_state import PanelState
 from lakeshore.notebook.render_terminal import line_text
-from lakeshore.notebook.render_values import Figure, Shown, clip, number
+from lakeshore.notebook.render_values import Shown, clip
 from lakeshore.notebook.render_words import (
     METRICS_SHOWN,
     RECORD_LINES,

@@ -7,8 +7,6 @@ here fetches, and no cost grows with the size of a value beyond a bound.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
 import reprlib
@@ -16,12 +14,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, islice
-from numbers import Integral, Real
-from typing import Any, TypeGuard
+from numbers import Integral
+from typing import Any
 
 import nh3
 
 from lakeshore.notebook.render_balance import balanced
+from lakeshore.notebook.render_images import (
+    RASTER,
+    Figure,
+    as_bytes,
+    decode,
+    dimensions_ok,
+    raster,
+    refused,
+    shrunk,
+    svg,
+)
+from lakeshore.notebook.render_numerals import as_float, is_number, number, size
 from lakeshore.notebook.render_terminal import visible
 
 MAX_TEXT = 600
@@ -29,10 +39,6 @@ MAX_TEXT = 600
 MAX_FIELDS = 64
 MAX_HTML_BYTES = 64 * 1024
 """Of a display as it came; sanitised it may have twice that."""
-MAX_IMAGE_BYTES = 1024 * 1024
-MAX_PIXELS = 25_000_000
-MAX_SIDE = 1024
-"""Pixels on the longer side that a PIL image is shrunk to before it is sent."""
 
 _TAGS = set(
     re.findall(
@@ -62,7 +68,6 @@ _DROPPED_WITH_CONTENT = {
     "svg",
     "math",
 }
-_RASTER = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +84,6 @@ class Shown:
 
     text: str
     fields: tuple[tuple[str, Any], ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """The newest rich thing a job showed.
-
-    Attributes
-    ----------
-    html : str
-        Safe HTML: an ``<img src="data:...">``, a sanitised block, or a note why it is not shown.
-    text : str
-        One line for places without HTML.
-    """
-
-    html: str
-    text: str
 
 
 class _Short(reprlib.Repr):
@@ -191,45 +180,6 @@ def clip(text: str, limit: int = MAX_TEXT) -> str:
     return f"{shown}\u2026 +{over:,} characters" if over > 0 else shown
 
 
-def is_number(value: Any) -> TypeGuard[float]:
-    """Tell whether a value is a real number (numpy's too); a bool or a time span is none."""
-    # numpy registers its time spans as integers, but they have a unit and no plain value.
-    return isinstance(value, Real) and not isinstance(value, bool) and type(value).__name__ != "timedelta64"
-
-
-def as_float(value: Any) -> float:
-    """Return a real number as a float; one too large for it as an infinity of its sign."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def number(value: Any) -> str:
-    """Return a number with four significant digits or so; integers in full up to 15 digits."""
-    if isinstance(value, Integral):
-        digits = int(value)
-        return str(digits) if abs(digits) < 10**15 else _big(digits)
-    x = as_float(value)
-    if not math.isfinite(x):
-        return "nan" if math.isnan(x) else ("inf" if x > 0 else "\u2212inf")
-    if x == 0:
-        return "0"
-    if not 1e-4 <= abs(x) < 1e7:
-        return f"{x:.3e}"
-    decimals = max(1, 3 - math.floor(math.log10(abs(x))))
-    return f"{x:.{decimals}f}".rstrip("0").rstrip(".")
-
-
-def size(n: float) -> str:
-    """Return a number of bytes for people: ``'3.2 MiB'``."""
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} GiB"
-
-
 def is_rich(value: Any) -> bool:
     """Tell whether `figure` could show more of a value than text."""
     kind = type(value)
@@ -255,20 +205,20 @@ def bundle_figure(data: Mapping[str, Any], fallback: str = "display") -> Figure 
     """Return a mime bundle (a body's ``display()``) as a figure, or None when it holds only plain text."""
     plain = data.get("text/plain")
     text = clip(plain if isinstance(plain, str) and plain else fallback)
-    for mime in _RASTER:
+    for mime in RASTER:
         if mime in data:
-            return _raster(mime, _bytes(data[mime]), text)
+            return raster(mime, as_bytes(data[mime]), text)
     if "image/svg+xml" in data:
-        return _svg(_bytes(data["image/svg+xml"], encoded=False), text)
+        return svg(as_bytes(data["image/svg+xml"], encoded=False), text)
     html = data.get("text/html")
     if isinstance(html, str):
         if len(html) > MAX_HTML_BYTES:
-            return _refused(
+            return refused(
                 text, f"its HTML has {size(len(html))}, over the {size(MAX_HTML_BYTES)} a panel shows"
             )
         clean = sanitise(html)
         if len(clean.encode()) > 2 * MAX_HTML_BYTES:
-            return _refused(
+            return refused(
                 text, f"its HTML has {size(len(clean))} when made safe, over {size(2 * MAX_HTML_BYTES)}"
             )
         return Figure(f'<div class="lk-html">{clean}</div>', text)
@@ -277,7 +227,7 @@ def bundle_figure(data: Mapping[str, Any], fallback: str = "display") -> Figure 
 
 def is_rich_bundle(data: Mapping[str, Any]) -> bool:
     """Tell whether `bundle_figure` makes a figure of a mime bundle."""
-    return any(mime in data for mime in (*_RASTER, "image/svg+xml")) or isinstance(data.get("text/html"), str)
+    return any(mime in data for mime in (*RASTER, "image/svg+xml")) or isinstance(data.get("text/html"), str)
 
 
 def bundle_text(data: Mapping[str, Any]) -> str:
@@ -314,8 +264,8 @@ def _attribute(tag: str, name: str, value: str) -> str | None:
     if name == "src":
         head, _, body = value.partition(";base64,")
         mime = head.removeprefix("data:")
-        raw = _decode(body) if mime in _RASTER and len(body) <= MAX_HTML_BYTES else None
-        return value if raw is not None and _dimensions_ok(raw) else None
+        raw = decode(body) if mime in RASTER and len(body) <= MAX_HTML_BYTES else None
+        return value if raw is not None and dimensions_ok(raw) else None
     return value[:200]
 
 
@@ -326,7 +276,7 @@ def _bundle(value: Any) -> dict[str, Any]:
         data = data[0] if isinstance(data, tuple) else data
         if isinstance(data, dict) and data:
             return data
-    value = _shrunk(value)
+    value = shrunk(value)
     for name, mime in (
         ("_repr_png_", "image/png"),
         ("_repr_jpeg_", "image/jpeg"),
@@ -339,97 +289,6 @@ def _bundle(value: Any) -> dict[str, Any]:
         if data:
             return {mime: data}
     return {}
-
-
-def _shrunk(value: Any) -> Any:
-    dims = getattr(value, "size", None)
-    if not (
-        callable(getattr(value, "thumbnail", None))
-        and isinstance(dims, tuple)
-        and max(dims, default=0) > MAX_SIDE
-    ):
-        return value
-    copy = value.copy()
-    copy.thumbnail((MAX_SIDE, MAX_SIDE))
-    return copy
-
-
-def _raster(mime: str, raw: bytes | None, text: str) -> Figure:
-    if raw is None:
-        return _refused(text, f"its {mime} is not base64")
-    if len(raw) > MAX_IMAGE_BYTES:
-        return _refused(
-            text, f"its image has {size(len(raw))}, over the {size(MAX_IMAGE_BYTES)} a panel shows"
-        )
-    if not _dimensions_ok(raw):
-        return _refused(text, f"its {mime} is broken, or over {MAX_PIXELS:,} pixels")
-    data = base64.b64encode(raw).decode("ascii")
-    return Figure(f'<img alt="{escape(text[:120])}" src="data:{mime};base64,{data}">', text)
-
-
-def _svg(raw: bytes | None, text: str) -> Figure:
-    if raw is None or len(raw) > MAX_IMAGE_BYTES // 4 or b"<!ENTITY" in raw:
-        return _refused(
-            text, f"its SVG is broken, declares entities, or is over {size(MAX_IMAGE_BYTES // 4)}"
-        )
-    # An SVG in an <img> runs no script and fetches nothing; the same SVG inline would.
-    data = base64.b64encode(raw).decode("ascii")
-    return Figure(f'<img alt="{escape(text[:120])}" src="data:image/svg+xml;base64,{data}">', text)
-
-
-def _refused(text: str, why: str) -> Figure:
-    note = f"{text}: not shown, {why}"
-    return Figure(f'<p class="lk-mute">{escape(note)}</p>', note)
-
-
-def _bytes(data: Any, *, encoded: bool = True) -> bytes | None:
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    if not isinstance(data, str):
-        return None
-    return _decode(data) if encoded else data.encode("utf-8", "replace")
-
-
-def _decode(text: str) -> bytes | None:
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _dimensions_ok(raw: bytes) -> bool:
-    dims = dimensions(raw)
-    return dims is not None and 0 < dims[0] * dims[1] <= MAX_PIXELS
-
-
-def dimensions(raw: bytes) -> tuple[int, int] | None:
-    """Return the (width, height) that a PNG, GIF, WebP or JPEG declares, or None when it is none of them."""
-
-    def big(at: int, n: int) -> int:
-        return int.from_bytes(raw[at : at + n], "big")
-
-    def little(at: int, n: int) -> int:
-        return int.from_bytes(raw[at : at + n], "little")
-
-    if raw[:8] == b"\x89PNG\r\n\x1a\n" and raw[12:16] == b"IHDR":
-        return big(16, 4), big(20, 4)
-    if raw[:6] in (b"GIF87a", b"GIF89a"):
-        return little(6, 2), little(8, 2)
-    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
-        if raw[12:16] == b"VP8X":
-            return little(24, 3) + 1, little(27, 3) + 1
-        if raw[12:16] == b"VP8L":
-            bits = little(21, 4)
-            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-        return little(26, 2) & 0x3FFF, little(28, 2) & 0x3FFF
-    if raw[:2] == b"\xff\xd8":
-        at = 2
-        while at + 9 < len(raw) and raw[at] == 0xFF:
-            marker = raw[at + 1]
-            if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-                return big(at + 7, 2), big(at + 5, 2)
-            at += 2 + max(2, big(at + 2, 2))
-    return None
 
 
 def _is_scalar(value: Any) -> bool:
@@ -448,8 +307,3 @@ def _field(value: Any) -> Any:
 
 def _plain(value: Any) -> str:
     return number(value) if is_number(value) else value
-
-
-def _big(digits: int) -> str:
-    x = as_float(digits)
-    return f"{x:.4e}" if math.isfinite(x) else f"an int of {digits.bit_length():,} bits"

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 
 from lakeshore.notebook.render_colours import line_html
+from lakeshore.notebook.render_numerals import number
 from lakeshore.notebook.render_state import PanelState
 from lakeshore.notebook.render_terminal import PLAIN, Line, line_text
-from lakeshore.notebook.render_values import clip, number
+from lakeshore.notebook.render_values import clip
 from lakeshore.states import TERMINAL, State
 
 RECORD_ROWS, RECORD_LINES = 20, 24

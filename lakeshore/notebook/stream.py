@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from lakeshore.errors import PlaneUnavailable, WaitTimeout
 from lakeshore.notebook import stream_ui
 from lakeshore.notebook.render_overview import queue_html, queue_text
+from lakeshore.notebook.stream_asking import asker_for
 from lakeshore.notebook.stream_feed import JobFeed
 from lakeshore.notebook.stream_overview import GroupFeed, queue_state
 from lakeshore.notebook.stream_ui import TICKER, Surface, publish, request_id, surface
@@ -51,6 +52,7 @@ class PanelFeed(stream_ui.Feed, Protocol):
     """What a panel asks of a `JobFeed` or `GroupFeed`, beside what its surface does."""
 
     ended: bool
+    plane: Plane
 
     def require(self) -> None:
         """Raise `UnknownInvocation` when there is nothing to follow."""
@@ -91,7 +93,12 @@ class Panel:
     def __init__(self, feed: PanelFeed, surface: Surface) -> None:
         self._feed, self._surface = feed, surface
         self._orders: deque[str] = deque()
+        self._asks: deque[str] = deque()
         self._settled = threading.Event()
+        self._asker = asker_for(feed.plane)
+        self._asking = False
+        self._reading = threading.Lock()
+        self._fault: Exception | None = None
         self._next_poll = self._drawn_at = 0.0
         self._dirty = True
         self._asked_at: float | None = None
@@ -186,9 +193,40 @@ class Panel:
             if self._settled.is_set():
                 return self._repeat()
             self._obey(now)
-            if now >= self._next_poll and not self._settled.is_set():
-                self._poll(now)
-            if self._settled.is_set():
+            if not self._settled.is_set() and (self._asks or now >= self._next_poll):
+                self._ask()
+            return 1 if self._settled.is_set() else self._draw(now)
+        except Exception as error:  # noqa: BLE001 - one broken panel must not end the thread of all
+            stream_ui.log.exception("the panel of %s stopped", self.id)
+            if not self._settled.is_set():
+                self._feed.note(f"the panel stopped: {type(error).__name__}: {error}")
+                self._settle("frozen")
+            return 1
+
+    def _ask(self) -> None:
+        if self._asker is None:
+            self._attend()
+        elif not self._asking:
+            self._asking = True
+            self._asker.ask(self._attend_elsewhere)
+
+    def _attend_elsewhere(self) -> None:
+        with self._reading:
+            try:
+                self._attend()
+            except Exception as error:  # noqa: BLE001 - the UI thread raises it: one broken panel ends alone
+                self._fault = error
+            self._asking = False
+        TICKER.wake()
+
+    def _draw(self, now: float) -> int:
+        if not self._reading.acquire(blocking=False):
+            return 0  # what would be drawn is being changed
+        try:
+            if self._fault is not None:
+                raise self._fault
+            if self._feed.ended:
+                self._settle("ended")
                 return 1
             if not (self._dirty or now - self._drawn_at >= REDRAW_SECONDS):
                 return 0
@@ -196,12 +234,8 @@ class Panel:
             if sent or not self._dirty:
                 self._dirty, self._drawn_at = False, now
             return sent
-        except Exception as error:  # noqa: BLE001 - one broken panel must not end the thread of all
-            stream_ui.log.exception("the panel of %s stopped", self.id)
-            if not self._settled.is_set():
-                self._feed.note(f"the panel stopped: {type(error).__name__}: {error}")
-                self._settle("frozen")
-            return 1
+        finally:
+            self._reading.release()
 
     def close(self) -> None:
         """Freeze, without asking the plane; called by the UI thread when the kernel ends."""
@@ -235,12 +269,12 @@ class Panel:
         while self._orders and not self._settled.is_set():
             gesture = self._orders.popleft()
             if gesture == "cancel":
-                self._feed.cancel()
+                self._asks.append(gesture)
             elif gesture == "requeue":
                 self._run_again(now)
             else:
                 self._settle("frozen" if gesture == "freeze" else "detached")
-            self._next_poll, self._dirty = 0.0, True
+            self._dirty = True
 
     def _run_again(self, now: float) -> None:
         """Cancel and queue again, at the second click: the first may be a slip that ends hours of work."""
@@ -250,11 +284,18 @@ class Panel:
             return
         self._asked_at = None
         self._surface.label("requeue", "")
-        if isinstance(self._feed, JobFeed):
-            self._feed.requeue()
+        self._asks.append("requeue")
 
-    def _poll(self, now: float) -> None:
+    def _attend(self) -> None:
+        """Tell the plane what was ordered, then look at the job."""
+        now = time.monotonic()
         try:
+            while self._asks:
+                if self._asks[0] == "cancel":
+                    self._feed.cancel()
+                elif isinstance(self._feed, JobFeed):
+                    self._feed.requeue()
+                self._asks.popleft()
             changed = self._feed.poll()
         except PlaneUnavailable as error:
             self._feed.note(f"the plane cannot be used now, trying on: {error}")
@@ -262,8 +303,6 @@ class Panel:
             return
         self._dirty = self._dirty or changed
         self._next_poll = now + POLL_SHARE * (time.monotonic() - now)
-        if self._feed.ended:
-            self._settle("ended")
 
     def _settle(self, how: str) -> None:
         try:

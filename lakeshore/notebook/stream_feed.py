@@ -17,6 +17,7 @@ from typing import Any
 from lakeshore import wire
 from lakeshore.errors import LakeshoreError, UnknownInvocation, WaitTimeout, WireError
 from lakeshore.notebook import render
+from lakeshore.notebook.render_numerals import as_float, is_number, size
 from lakeshore.notebook.render_packed import result_shown
 from lakeshore.notebook.render_state import Metric, PanelState, Progress
 from lakeshore.notebook.render_terminal import Terminal
@@ -24,17 +25,14 @@ from lakeshore.notebook.render_text import record_text, status_line
 from lakeshore.notebook.render_values import (
     MAX_FIELDS,
     Shown,
-    as_float,
     bundle_figure,
     bundle_text,
     clip,
     figure,
-    is_number,
     is_rich,
     is_rich_bundle,
     one_line,
     show,
-    size,
 )
 from lakeshore.notebook.render_words import RECORD_LINES, RECORD_ROWS
 from lakeshore.planes.contract import Plane
@@ -147,7 +145,7 @@ class JobFeed:
         since: int = -1,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._plane, self._clock = plane, clock
+        self.plane, self._clock = plane, clock
         self.panel = PanelState(id, name)
         self.ended = False
         self._values = _Cursor(plane, id, since)
@@ -240,13 +238,13 @@ class JobFeed:
 
     def cancel(self) -> None:
         """End the job as cancelled."""
-        self._plane.cancel(self.id)
+        self.plane.cancel(self.id)
 
     def requeue(self) -> None:
         """Queue the job again from the start; one that has not ended is cancelled first."""
         if self._known and self.state not in TERMINAL:
-            self._plane.cancel(self.id)
-        self._plane.requeue(self.id)
+            self.plane.cancel(self.id)
+        self.plane.requeue(self.id)
         self.ended = False
 
     def html(self) -> str:
@@ -275,7 +273,7 @@ class JobFeed:
 
     def _row(self) -> dict[str, Any] | None:
         try:
-            return self._plane.get(self.panel.id)
+            return self.plane.get(self.panel.id)
         except ValueError:
             return None  # a topic's name need not look like an id
 
@@ -296,7 +294,7 @@ class JobFeed:
 
     def _name(self) -> str:
         try:
-            envelope = wire.Envelope.from_bytes(self._plane.envelope(self.id) or b"")
+            envelope = wire.Envelope.from_bytes(self.plane.envelope(self.id) or b"")
         except LakeshoreError:
             return ""  # a plain payload has no name
         name = envelope.cfg.get("name") or envelope.fn.get("qualname") or ""
@@ -436,7 +434,7 @@ class JobFeed:
         now = time.monotonic()
         if now - self._workers_at >= LOOK_FOR_WORKERS_SECONDS or not self._workers_at:
             self._workers_at = now
-            self._present = worker_present(self._plane, self.panel.queue or "", self._clock())
+            self._present = worker_present(self.plane, self.panel.queue or "", self._clock())
         return self._present
 
 

@@ -47,7 +47,7 @@ class GroupFeed:
         name: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._plane, self._clock = plane, clock
+        self.plane, self._clock = plane, clock
         self._rows: dict[str, dict[str, Any] | None] = dict.fromkeys(ids)
         self._open = list(self._rows)
         self._missing: set[str] = set()
@@ -89,11 +89,12 @@ class GroupFeed:
             if looked and time.monotonic() > deadline:
                 break
             looked += 1
-            row = self._plane.get(id)
+            row = self.plane.get(id)
             if row is None:
                 self._missing.add(id)
-            elif row != self._rows[id]:
-                self._rows[id], changed = row, True
+            else:
+                changed |= _shown(row) != _shown(self._rows[id])
+                self._rows[id] = row
         # Those not looked at go first the next time.
         self._open = [
             id
@@ -119,7 +120,7 @@ class GroupFeed:
     def cancel(self) -> None:
         """Cancel every job that has not ended."""
         for id in self._open:
-            self._plane.cancel(id)
+            self.plane.cancel(id)
 
     def html(self) -> str:
         """The live panel's changing part."""
@@ -150,7 +151,7 @@ class GroupFeed:
         for id in unnamed:
             if time.monotonic() > deadline and not self.ended:
                 break
-            self.panel.names[id] = call_shown(self._plane.envelope(id))
+            self.panel.names[id] = call_shown(self.plane.envelope(id))
         return bool(unnamed)
 
     def _take_said(self, deadline: float) -> bool:
@@ -159,7 +160,7 @@ class GroupFeed:
         self._feeds = {id: feed for id, feed in self._feeds.items() if id in shown}
         for id in shown:
             if id not in self._feeds:
-                self._feeds[id] = JobFeed(self._plane, id, clock=self._clock)
+                self._feeds[id] = JobFeed(self.plane, id, clock=self._clock)
         changed = False
         for id, feed in list(self._feeds.items()):
             if feed is None:
@@ -183,9 +184,17 @@ class GroupFeed:
         states = {row["state"] for row in self.panel.rows}
         if State.QUEUED in states and State.RUNNING not in states:
             queue = next(row["queue"] for row in self.panel.rows if row["state"] == State.QUEUED)
-            if not worker_present(self._plane, queue, self._clock()):
+            if not worker_present(self.plane, queue, self._clock()):
                 notes.append(no_worker_note(queue))
         return notes
+
+
+def _shown(row: dict[str, Any] | None) -> tuple[Any, ...] | None:
+    """What a panel shows of a row; its lease moves on without being seen."""
+    return None if row is None else tuple(row[name] for name in _SHOWN)
+
+
+_SHOWN = ("state", "queue", "attempt", "worker_id", "error", "started_at", "finished_at")
 
 
 def _said(feed: JobFeed, now: float) -> JobSaid:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from lakeshore import Dispatch, SyncQueue, wire
 from lakeshore.notebook import stream_feed
 from lakeshore.notebook.render_balance import MAX_DEPTH, balanced
-from lakeshore.notebook.render_values import MAX_HTML_BYTES, Figure, bundle_figure, sanitise
+from lakeshore.notebook.render_images import Figure
+from lakeshore.notebook.render_values import MAX_HTML_BYTES, bundle_figure, sanitise
 from lakeshore.notebook.stream_feed import JobFeed
 from lakeshore.notebook.stream_overview import GroupFeed
 

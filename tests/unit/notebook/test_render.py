@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lakeshore.notebook import render, render_state, render_text, render_words
 from lakeshore.notebook.render import NO_BREAK
+from lakeshore.notebook.render_images import Figure
 from lakeshore.notebook.render_numbers import LEFT, fields_table, sparkline
 from lakeshore.notebook.render_overview import (
     GroupState,
@@ -29,7 +30,7 @@ from lakeshore.notebook.render_overview import (
 from lakeshore.notebook.render_state import Metric, PanelState, Progress
 from lakeshore.notebook.render_style import STATE_COLOURS, STYLE
 from lakeshore.notebook.render_terminal import Terminal
-from lakeshore.notebook.render_values import Figure, show
+from lakeshore.notebook.render_values import show
 from lakeshore.states import State
 
 NOW = 1000.0

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from lakeshore import Dispatch, SyncQueue, thunk, wire
+from lakeshore.notebook.render_images import Figure
 from lakeshore.notebook.render_packed import CALL_BYTES, RESULT_BYTES, call_shown, result_shown
-from lakeshore.notebook.render_values import Figure, Shown
+from lakeshore.notebook.render_values import Shown
 from lakeshore.notebook.stream_feed import JobFeed
 from lakeshore.notebook.stream_overview import GroupFeed, queue_state
 

@@ -13,18 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeshore.notebook.render_values import (
-    MAX_IMAGE_BYTES,
-    bundle_figure,
-    clip,
-    dimensions,
-    figure,
-    is_rich,
-    number,
-    one_line,
-    sanitise,
-    show,
-)
+from lakeshore.notebook.render_images import MAX_IMAGE_BYTES, dimensions
+from lakeshore.notebook.render_numerals import number
+from lakeshore.notebook.render_values import bundle_figure, clip, figure, is_rich, one_line, sanitise, show
 
 SAFE_TAGS = {"p", "b", "table", "thead", "tbody", "tr", "td", "th", "div", "img", "span", "pre", "br"}
 
@@ -60,7 +51,18 @@ def audit(html: str) -> None:
         }
         for name, value in attributes.items():
             assert not name.startswith("on"), (tag, name)
-            assert name in {"src", "alt", "class", "title", "colspan", "rowspan", "scope", "open"}, (
+            assert name in {
+                "src",
+                "alt",
+                "class",
+                "title",
+                "colspan",
+                "rowspan",
+                "scope",
+                "open",
+                "width",
+                "height",
+            }, (
                 tag,
                 name,
             )
@@ -123,7 +125,15 @@ def png(width: int, height: int, body: bytes = b"") -> bytes:
 
 def test_images_are_size_checked() -> None:
     small = bundle_figure({"image/png": png(10, 10)})
-    assert small is not None and small.html.startswith("<img ")
+    assert small is not None and ' width="10" height="10" ' in small.html, "it keeps its place from the start"
+    wide = bundle_figure({"image/png": png(1800, 600)})
+    assert wide is not None and ' width="900" height="300" ' in wide.html
+    for sides, place in (
+        ("width='6.5in'", ""),
+        ("width='300pt' height='150pt'", ' width="400" height="200"'),
+    ):
+        drawing = bundle_figure({"image/svg+xml": f"<svg {sides} viewBox='0 0 9 9'/>"})
+        assert drawing is not None and f'<img alt="display"{place} src=' in drawing.html
     audit(small.html)
     huge = bundle_figure({"image/png": png(100_000, 100_000)})
     assert huge is not None and "<img" not in huge.html and "over 25,000,000 pixels" in huge.text

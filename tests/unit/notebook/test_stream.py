@@ -303,6 +303,45 @@ def test_messages_of_many_panels_stretch_the_tick() -> None:
     assert all(panel.over for panel in panels)
 
 
+class Far:
+    """A plane that is elsewhere; it answers when `open` is set, and says which threads asked."""
+
+    def __init__(self, plane: Dispatch) -> None:
+        self._plane, self.open, self.threads = plane, threading.Event(), set[str]()
+        self.open.set()
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._plane, name)
+
+        def ask(*args: Any, **options: Any) -> Any:
+            self.threads.add(threading.current_thread().name)
+            assert self.open.wait(20)
+            return verb(*args, **options)
+
+        return ask
+
+
+def test_a_plane_elsewhere_is_asked_by_one_thread_and_holds_no_other_panel_up(plane: Dispatch) -> None:
+    q, far = SyncQueue("gpu", dispatch=plane), Far(plane)
+    ids = [q.submit(n) for n in range(4)]
+    shown = [live(far, id) for id in ids[:3]]  # type: ignore[arg-type]
+    near, recorder = live(plane, ids[3])
+    far.threads.clear()
+    far.open.clear()
+    until(lambda: far.threads)
+    plane.cancel(ids[3])
+    assert near.wait(5) == "cancelled", "a plane that does not answer held up the panel of another"
+    shown[0][1].click("cancel")
+    shown[1][0].freeze()
+    until(lambda: shown[1][1].records)
+    far.open.set()
+    assert shown[0][0].wait(5) == "cancelled"
+    plane.cancel(ids[2])
+    assert shown[2][0].wait(5) == "cancelled"
+    assert len(far.threads) == 1 and not far.threads & {"lakeshore-panels", "MainThread"}
+    assert all(each.threads == {"lakeshore-panels"} for _, each in shown)
+
+
 @pytest.fixture(autouse=True)
 def no_panel_left() -> Iterator[None]:
     yield
