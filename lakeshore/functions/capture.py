@@ -287,7 +287,7 @@ def _kind_of_type(kind: type) -> tuple[str, str] | None:
 _REFUSED = (
     "IPython.", "ipykernel.", "ipywidgets.", "lakeshore_widgets.", "lakeshore.queues.", "lakeshore.planes.",
     "lakeshore.worker.", "lakeshore.notebook.stream", "lakeshore.notebook.worker",
-    "lakeshore.context.RunContext", "_io.",
+    "lakeshore.context.RunContext", "_io.", "asyncio.locks.", "asyncio.queues.",
 )  # fmt: skip
 _refused: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 

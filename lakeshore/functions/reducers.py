@@ -52,11 +52,38 @@ def hook_owner(bases: tuple[Any, ...]) -> Any:
 
 
 def graft(meta: Any, name: str, bases: tuple[Any, ...], kwargs: dict[str, Any]) -> type:
-    """Make the class under a bare base, and only then give it its own: no hook runs."""
-    stem = type("Stem", (), {})
-    made = types.new_class(name, (stem,), {"metaclass": meta}, lambda space: space.update(kwargs))
-    made.__bases__ = types.resolve_bases(bases)
-    return made
+    """Make the class under a bare base, and only then give it its own: no hook runs.
+
+    Raises
+    ------
+    TypeError
+        When no bare base has the layout in memory that the own ones have.
+    """
+    own = types.resolve_bases(bases)
+    error: TypeError | None = None
+    for root in _bare_roots(own):
+        stem = types.new_class("Stem", (root,))
+        made = types.new_class(name, (stem,), {"metaclass": meta}, lambda space: space.update(kwargs))
+        try:
+            made.__bases__ = own
+        except TypeError as mismatch:
+            error = mismatch
+        else:
+            return made
+    assert error is not None
+    raise error
+
+
+def _bare_roots(bases: tuple[Any, ...]) -> dict[type, None]:
+    """Return `object` and the bases' bases that run no hook of a user's."""
+    above = (owner for base in bases for owner in base.__mro__[1:-1])
+    return dict.fromkeys([object, *(each for each in above if _hookless(each))])
+
+
+def _hookless(cls: type) -> bool:
+    return not any(
+        "__init_subclass__" in vars(each) for each in cls.__mro__[:-1] if each is not typing.Generic
+    )
 
 
 def set_enum_state(cls: Any, state: tuple[Any, Any, dict[str, dict[str, Any]]]) -> Any:

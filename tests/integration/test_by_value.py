@@ -889,6 +889,323 @@ refused(
 )
 
 
+# ---- more of each kind
+
+works(
+    "async generator, its helpers and an async context manager",
+    ["a", "b", "closed"],
+    """
+    import contextlib
+    @contextlib.asynccontextmanager
+    async def opened():
+        yield 'ab'
+    async def each(text):
+        for letter in text:
+            yield letter
+    """,
+    """
+    async def job():
+        async with opened() as text:
+            async for letter in each(text):
+                yield letter
+        yield 'closed'
+    """,
+)
+works(
+    "flags and enums with their own new, missing, methods, aliases and mixins",
+    [3, ["R", "W"], "UNKNOWN", "one!", True, 2.5, "b"],
+    """
+    import dataclasses, enum
+    class Perm(enum.IntFlag, boundary=enum.KEEP):
+        R = 1
+        W = 2
+        RW = 3
+    class Missing(enum.Enum):
+        UNKNOWN = 0
+        @classmethod
+        def _missing_(cls, value): return cls.UNKNOWN
+    class Named(str, enum.Enum):
+        def _generate_next_value_(name, start, count, last): return name.lower()
+        ONE = enum.auto()
+        EIN = 'one'
+        def loud(self): return self.value + '!'
+    class Own(enum.Enum):
+        def __new__(cls, value, weight):
+            made = object.__new__(cls)
+            made._value_, made.weight = value, weight
+            return made
+        A = 'a', 2.5
+    class Holder0:
+        class Inner(enum.Enum):
+            B = 'b'
+    """,
+    """
+    def job():
+        return [int(Perm.R | Perm.W), [p.name for p in Perm.RW], Missing(9).name, Named.ONE.loud(),
+                Named.EIN is Named.ONE, Own('a').weight, Holder0.Inner.B.value]
+    """,
+)
+works(
+    "dataclasses with slots, inheritance, super and post-init",
+    [[1, 2, 3], True, "made 4", [5]],
+    """
+    import dataclasses
+    @dataclasses.dataclass(slots=True)
+    class Ground:
+        a: int
+        b: int = 2
+    @dataclasses.dataclass(slots=True, frozen=True, order=True)
+    class Point:
+        x: int
+    @dataclasses.dataclass(slots=True)
+    class Over(Ground):
+        c: int = 3
+    class Told(Ground):
+        def __init__(self, a):
+            super().__init__(a)
+            self.text = f'made {self.a}'
+    @dataclasses.dataclass
+    class Late:
+        raw: dataclasses.InitVar[int]
+        parts: list = dataclasses.field(init=False)
+        def __post_init__(self, raw): self.parts = [raw]
+    """,
+    "def job():\n"
+    "    return [list(dataclasses.astuple(Over(1))), Point(1) < Point(2), Told(4).text, Late(5).parts]",
+)
+works(
+    "metaclass with call, prepare and keywords",
+    ["Thing", ["first", "second"], True, 3],
+    """
+    class Ordered(type):
+        @classmethod
+        def __prepare__(meta, name, bases, **kw): return {}
+        def __new__(meta, name, bases, space, **kw):
+            made = super().__new__(meta, name, bases, dict(space))
+            made.order = [key for key in space if not key.startswith('__')]
+            return made
+        def __init__(cls, name, bases, space, size=0): cls.size = size
+        def __call__(cls, *a):
+            made = super().__call__(*a)
+            made.stamped = True
+            return made
+    class Thing(metaclass=Ordered, size=3):
+        def first(self): ...
+        def second(self): ...
+    """,
+    "def job(): return [Thing.__name__, Thing.order, Thing().stamped, Thing.size]",
+)
+works(
+    "modules under aliases, and submodules by attribute",
+    ["b", "a.b", "r", 6, 3.0, "x"],
+    """
+    import os.path as osp, xml.etree.ElementTree as ET, numpy as np, concurrent.futures
+    import email.message, importlib.util
+    from urllib import parse as up
+    """,
+    """
+    def job():
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            six = pool.submit(int, '6').result()
+        m = email.message.Message()
+        m['k'] = 'x'
+        found = importlib.util.find_spec('json') is not None
+        return [osp.basename('a/b'), up.quote('a.b'), ET.Element('r').tag, six, float(np.sqrt(9)),
+                m['k']][:6 * found]
+    """,
+)
+works(
+    "data that holds itself, and objects with parents",
+    [True, True, ["root", "leaf"], 2],
+    """
+    ring = [1]
+    ring.append(ring)
+    class Node:
+        def __init__(self, name, parent=None):
+            self.name, self.parent, self.children = name, parent, []
+            if parent: parent.children.append(self)
+    root = Node('root')
+    leaf = Node('leaf', root)
+    class Keyed:
+        def __init__(self, n): self.n = n
+        def __hash__(self): return hash(self.n)
+        def __eq__(self, o): return self.n == o.n
+    keyed = {Keyed(1): 'a', Keyed(2): 'b'}
+    """,
+    "def job():\n"
+    "    return [ring[1] is ring, leaf.parent is root and root.children[0] is leaf,\n"
+    "            [root.name, leaf.name], len([k for k in keyed if keyed[Keyed(k.n)]])]",
+)
+works(
+    "decorators: stacked wraps, a class, arguments; partials of classes and methods",
+    ["<<hi>>", 2, 9, [1, 2], 7, 12, "static"],
+    """
+    import functools
+    def around(mark):
+        def deco(fn):
+            @functools.wraps(fn)
+            def inner(*a, **k): return mark + fn(*a, **k) + mark[::-1].translate({60: 62})
+            return inner
+        return deco
+    @around('<')
+    @around('<')
+    def greet(): return 'hi'
+    class Counted:
+        def __init__(self, fn):
+            functools.update_wrapper(self, fn)
+            self.fn, self.calls = fn, 0
+        def __call__(self, *a):
+            self.calls += 1
+            return self.fn(*a)
+    @Counted
+    def nine(): return 9
+    class Box3:
+        def __init__(self, a, b): self.a, self.b = a, b
+        def add(self, n): return self.a + n
+        add5 = functools.partialmethod(add, 5)
+        @staticmethod
+        def plain(): return 'static'
+    made = functools.partial(Box3, 2)
+    times = functools.partial(lambda a, b, *, c: a * b * c, 2, c=3)
+    """,
+    """
+    def job():
+        nine()
+        both = made(2)
+        return [greet(), nine.calls + 1, nine(), [1, both.b], both.add5(), times(2), Box3.plain()]
+    """,
+)
+works(
+    "future annotations, type hints, aliases, overloads and Self",
+    ["int", True, "Later", 1],
+    """
+    from __future__ import annotations
+    import typing
+    Alias: typing.TypeAlias = 'dict[str, Later]'
+    class Later:
+        def me(self) -> typing.Self: return self
+    @typing.overload
+    def one(x: int) -> int: ...
+    @typing.overload
+    def one(x: str) -> str: ...
+    def one(x): return x
+    def hinted(a: int, b: Later) -> Later: ...
+    """,
+    """
+    def job():
+        hints = typing.get_type_hints(hinted)
+        return [hints['a'].__name__, isinstance(Later().me(), Later), hints['return'].__name__, one(1)]
+    """,
+)
+works(
+    "functions in tables, shadowed builtins, defaults and loop closures",
+    [[3, 2], "mine", [1, 1, 2], [0, 1, 2], "__main__"],
+    """
+    def plus(x): return x + 1
+    table = {'plus': plus, 'many': [lambda x: x, lambda x: x * 2]}
+    sum = lambda values: 'mine'
+    def keep(x, seen=[]):
+        seen.append(x)
+        return len(seen)
+    def makers(): return [lambda i=i: i for i in range(3)]
+    made_by = makers()
+    """,
+    """
+    def job():
+        return [[table['plus'](2), table['many'][1](1)], sum([1]), [keep(0), 1, keep(0)],
+                [f() for f in made_by], __name__]
+    """,
+)
+works(
+    "pandas, a compiled pattern, a logger and an exception group",
+    [6, "b", "mine", ["ValueError", "KeyError"]],
+    """
+    import logging, re
+    import pandas as pd
+    frame = pd.DataFrame({'n': [1, 2, 3]})
+    pattern = re.compile(r'a(.)')
+    mine_logger = logging.getLogger('mine')
+    group = ExceptionGroup('both', [ValueError(1), KeyError(2)])
+    """,
+    """
+    def job():
+        kinds = [type(e).__name__ for e in group.exceptions]
+        return [int(frame.n.sum()), pattern.match('ab')[1], mine_logger.name, kinds]
+    """,
+)
+works(
+    "init_subclass with keywords over an ABC and a generic",
+    ["csv", ["csv", "tsv"], 4],
+    """
+    import abc
+    from typing import Generic, TypeVar
+    V = TypeVar('V')
+    class Reader(abc.ABC, Generic[V]):
+        kinds = []
+        def __init_subclass__(cls, /, kind, **kw):
+            super().__init_subclass__(**kw)
+            cls.kind = kind
+            Reader.kinds.append(kind)
+        @abc.abstractmethod
+        def read(self) -> V: ...
+    class Csv(Reader[int], kind='csv'):
+        def read(self): return 4
+    class Tsv(Csv, kind='tsv'): ...
+    """,
+    "def job(): return [Csv.kind, Reader.kinds, Tsv().read()]",
+)
+if sys.version_info >= (3, 12):
+    works(
+        "type parameters and type statements",
+        [3, "int", "Pair"],
+        """
+        type Pair[T] = tuple[T, T]
+        class Stack[T]:
+            def __init__(self, top: T): self.top = top
+            def peek(self) -> T: return self.top
+        def first[T](pair: Pair[T]) -> T: return pair[0]
+        """,
+        "def job(): return [first((Stack(3).peek(), 0)), int.__name__, Pair.__name__]",
+    )
+
+
+refused(
+    "thread local",
+    ["local_state", "line 1", "threads"],
+    "import threading\nlocal_state = threading.local()",
+    "def job(): return local_state.x",
+)
+_GUARDED = """
+import dataclasses, threading
+@dataclasses.dataclass
+class Guarded:
+    lock: object = dataclasses.field(default_factory=threading.Lock)
+g0 = Guarded()
+"""
+for _name, _made, _shown in (
+    ("coroutine", "async def _c(): ...\nhalf_coro = _c()\n", "half_coro"),
+    ("async generator", "async def _a(): yield 1\nhalf_agen = _a()\n", "half_agen"),
+    ("async lock", "import asyncio\nalock = asyncio.Lock()\n", "alock"),
+    ("process", "import subprocess\nproc = subprocess.Popen(['true'])\nproc.wait()\n", "proc"),
+    ("cursor", "import sqlite3\ncursor = sqlite3.connect(':memory:').cursor()\n", "cursor"),
+    ("temporary file", "import tempfile\nntf = tempfile.NamedTemporaryFile()\n", "ntf"),
+    ("run context", "from lakeshore.context import current\nctx0 = current()\n", "ctx0"),
+    ("csv reader over a file", "import csv\nrows0 = csv.reader(open('/etc/hostname'))\n", "rows0"),
+    ("map over a generator", "lazy0 = map(str, (i for i in range(3)))\n", "lazy0"),
+    ("traceback", "try: 1 / 0\nexcept ZeroDivisionError as e: trace0 = e.__traceback__\n", "trace0"),
+    ("main module", "import __main__ as main0\n", "main0"),
+    ("zip file", "import io, zipfile\nzip0 = zipfile.ZipFile(io.BytesIO(), 'w')\n", "zip0"),
+    ("lock in a dataclass", _GUARDED, "g0"),
+    ("worker thread", "from lakeshore import *\nwt0 = WorkerThread(SyncQueue('x'))\n", "wt0"),
+):  # fmt: skip
+    refused(
+        _name,
+        [f"'{_shown}'", rf"used in cell \d+, line 2: `return {_shown}`"],
+        _made,
+        f"def job():\n    return {_shown}",
+    )
+
+
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     base = tmp_path_factory.mktemp("by_value")
