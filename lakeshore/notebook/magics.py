@@ -64,7 +64,8 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True
-        parts = words.expand_all(words.split(line), self._evaluator(local_ns or {}))
+        asked = line.rstrip().removesuffix(";")  # which only keeps a cell's value from being shown
+        parts = words.expand_all(words.split(asked), self._evaluator(local_ns or {}))
         command, rest = (parts[0], parts[1:]) if parts else ("status" if cell is None else "", [])
         if command in ("-h", "--help"):
             command = "help"
@@ -182,11 +183,13 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Text("".join(jobs.log_lines(plane, id)))
 
     def _stream(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
-        from lakeshore.notebook import stream
+        from lakeshore.notebook import pumped, stream
 
         plane = default_plane()
         ids = jobs.resolve(plane, options.ref, names)
-        if len(ids) == 1:
+        if options.wait and pumped.needed():
+            panel = pumped.show(plane, ids, since=options.since)
+        elif len(ids) == 1:
             panel = stream.show_job(plane, ids[0], since=options.since, text=options.text)
         else:
             panel = stream.show_group(plane, ids, name=options.ref, text=options.text)

@@ -246,7 +246,11 @@ def _say(
 ) -> None:
     if options.quiet:
         return
+    from lakeshore.notebook import pumped
+
     lines = list(plan.hints)
+    if pumped.needed() and options.wait is None:
+        lines.append(pumped.hint(ids[0]))
     for item, id in zip(items, ids, strict=True):
         row = plane.get(id) if id != item.id else None
         if row is not None:
@@ -292,13 +296,16 @@ def _show(
 ) -> Any:
     if options.quiet:
         return None
-    from lakeshore.notebook import stream
+    from lakeshore.notebook import pumped, stream
 
     says_it = plan.label.startswith(f"{plan.name}(")
     name = plan.label if says_it else f"{plan.name} ({plan.label})"
+    if len(ids) == 1 and ids[0] != items[0].id:
+        stored = jobs.name_of(plane, ids[0])
+        name = name if stored in (None, plan.name) else str(stored)
+    if pumped.needed() and options.wait is not None:
+        return pumped.show(plane, ids, name=name)
     if len(ids) == 1:
-        if ids[0] != items[0].id and (stored := jobs.name_of(plane, ids[0])) not in (None, plan.name):
-            name = stored
         return stream.show_job(plane, ids[0], name=name, text=options.text)
     return stream.show_group(plane, ids, name=name, text=options.text)
 

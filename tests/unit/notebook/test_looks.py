@@ -44,7 +44,7 @@ def test_the_magics_say_so_in_one_line(
     monkeypatch.setattr(looks.impatient, "__defaults__", (0.3,))
     set_default_plane(away)
     began = time.monotonic()
-    for line in ("status", "ls gpu", "queues"):
+    for line in ("status", "ls gpu"):
         cell = nb.run(f"%lakeshore {line}")
         assert isinstance(cell.error, PlaneUnavailable)
         assert "does not answer" in cell.out

@@ -250,11 +250,12 @@ def test_names_go_both_ways_in_every_shape(cells: Notebook) -> None:
         ("{names['a']}", "from-dict"),
         ("$box.queue", "of-box"),
         ("'{q}'", "gpu"),
+        ("gpu -q;", "gpu"),
     ],
 )
 def test_the_queue_from_the_notebook(nb: Notebook, line: str, queue: str) -> None:
     nb("q, n, names = 'gpu', 2, {'a': 'from-dict'}\nclass box:\n    queue = 'of-box'")
-    nb(f"%%lakeshore submit {line} -q\n1")
+    nb(f"%%lakeshore submit -q {line}\n1")
     assert list(nb.plane.queues()) == [queue]
 
 
