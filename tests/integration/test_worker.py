@@ -383,21 +383,6 @@ def test_a_body_that_will_not_stop_is_killed(daemon, plane, q):
     assert 4 < time.monotonic() - began < 12
 
 
-def test_a_body_that_holds_the_gil_past_the_lease_is_not_run_twice(daemon, plane, q):
-    def job():
-        import ctypes
-
-        ctypes.PyDLL(None).usleep(1_800_000)
-        return "held"
-
-    inv = q.submit(thunk(job))
-    daemon("--lease", "0.5")
-    daemon("--lease", "0.5")
-    assert q.result(inv, timeout=30) == "held"
-    row = plane.get(inv)
-    assert (row["attempt"], row["losses"]) == (1, 0)
-
-
 # -- output
 
 

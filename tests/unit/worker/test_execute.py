@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
+import sys
 
 import msgpack
 import pytest
@@ -90,6 +92,33 @@ def test_another_python_is_refused_before_the_pickle_is_read(plane, q, drain):
     error = plane.get(inv)["error"]
     assert "3.7.1" in error
     assert platform.python_version() in error
+
+
+REFERRED = """
+from lakeshore import udf
+
+@udf(transport="ref")
+def referred():
+    return {value}
+"""
+
+
+def test_a_reference_leads_to_what_its_module_holds_now(q, tmp_path, monkeypatch):
+    """Also for a worker that has run it before: loaded anew, replaced, or of another source."""
+    file = tmp_path / "lakeshore_referred.py"
+    file.write_text(REFERRED.format(value=1))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("lakeshore_referred")
+    monkeypatch.setitem(sys.modules, "lakeshore_referred", module)
+    with q.worker():
+        assert [q.call(thunk(module.referred)) for _ in range(2)] == [1, 1]
+        old = q.submit(thunk(module.referred), delay=0.3)
+        file.write_text(REFERRED.format(value=22))
+        importlib.reload(module)
+        assert [q.call(thunk(module.referred)) for _ in range(2)] == [22, 22]
+        with pytest.raises(InvocationFailed, match="StaleSource"):
+            q.result(old)
+        assert q.status(old)["attempt"] == 1  # failed at once
 
 
 @pytest.mark.parametrize("prefix", ["/etc", "../out", "a/../../b", "a\\b"])
