@@ -170,6 +170,7 @@ def _later(module: str, name: str) -> Any:
 ports.plug("worker_thread", _later("worker.background", "WorkerThread"))
 ports.plug("show_stream", _later("notebook.stream", "show_stream"))
 ports.plug("show_queue", _later("notebook.stream", "show_queue"))
+ports.plug("fetch_key", _later("planes.default", "fetch_key"))
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from lakeshore import ports, settings
 from lakeshore.errors import KeyContractError
 from lakeshore.keys import KeyNotFound, absolute, check_prefix, inside, join, mirror, normal, paths, strings
 
@@ -72,6 +73,7 @@ class RunContext:
         "_cancelled",
         "_meter",
         "_on_display",
+        "_on_missing",
         "_outer",
         "_written",
         "attempt",
@@ -91,12 +93,13 @@ class RunContext:
         fence: int = 0,
         on_progress: Callable[[float, float | None, str | None], None] | None = None,
         on_display: Callable[[object], None] | None = None,
+        on_missing: Callable[[str, Path], bool] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> None:
         self.prefix, self.root = prefix, root
         self.invocation_id, self.attempt, self.fence = invocation_id, attempt, fence
         self._meter = None if on_progress is None else _Meter(on_progress)
-        self._on_display, self._cancelled = on_display, cancelled
+        self._on_display, self._on_missing, self._cancelled = on_display, on_missing, cancelled
         self._base = prefix
         self._written: dict[str, tuple[str, Path]] = {}
         self._outer: RunContext | None = None
@@ -116,6 +119,7 @@ class RunContext:
         new.prefix, new.root = prefix, root
         new.invocation_id, new.attempt, new.fence = self.invocation_id, self.attempt, self.fence
         new._meter, new._on_display, new._cancelled = self._meter, self._on_display, self._cancelled
+        new._on_missing = self._on_missing if root == self.root else None
         new._base, new._written = (prefix, {}) if fresh else (self._base, self._written)
         new._outer = self
         return new
@@ -151,7 +155,9 @@ class RunContext:
         return path
 
     def read(self, key: str) -> Path:
-        """Return the path of `key`, which must exist.
+        """Return the path of `key`, which must exist here.
+
+        What a job on another machine wrote is brought from the control plane first.
 
         Raises
         ------
@@ -160,13 +166,26 @@ class RunContext:
         KeyNotFound
             When nothing is there (a `KeyContractError` and a `FileNotFoundError`).
         """
-        path = inside(self.root, join(self.prefix, key, "key"), "key", key)
-        if not path.exists():
+        full = join(self.prefix, key, "key")
+        path = inside(self.root, full, "key", key)
+        if not path.exists() and not self._fetched(full, path):
             raise KeyNotFound(
                 f"read: key {key!r} has no file in scope {self.prefix!r} ({path}). "
                 "Write it first, or read it in the scope and root it was written in."
             )
         return path
+
+    def _fetched(self, full: str, path: Path) -> bool:
+        """Whether a key came from where another machine's job put it; outside a job, from LAKESHORE_URL."""
+        if self._on_missing is not None:
+            return self._on_missing(full, path)
+        if self.invocation_id is not None or settings.read().url is None:
+            return False
+        return bool(ports.call("fetch_key", full, path))
+
+    def written(self) -> dict[str, Path]:
+        """Return the files of the keys written so far below the root, by their path from it."""
+        return {full: path for full, (_, path) in self._written.items() if path == self.root / full}
 
     def read_all(self, manifest: Any) -> Any:
         """Return the paths of a manifest's keys in the manifest's own shape (str, list, tuple, dict)."""
@@ -313,6 +332,7 @@ def job_context(
     fence: int = 0,
     on_progress: Callable[[float, float | None, str | None], None] | None = None,
     on_display: Callable[[object], None] | None = None,
+    on_missing: Callable[[str, Path], bool] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> _Entered:
     """Return a context manager that puts a job's context in force; the worker's call.
@@ -327,6 +347,8 @@ def job_context(
         Takes ``(done, total, note)``.
     on_display : callable, optional
         Takes the object to show.
+    on_missing : callable, optional
+        Takes a key's path from the root and the path where its file is missing; brings it, or says False.
     cancelled : callable, optional
         Says whether the job is to stop.
 
@@ -348,6 +370,7 @@ def job_context(
             fence=fence,
             on_progress=on_progress,
             on_display=on_display,
+            on_missing=on_missing,
             cancelled=cancelled,
         )
     )

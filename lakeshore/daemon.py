@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     add("--namespace", help="the namespace (or LAKESHORE_NAMESPACE; default: default)")
     add("--allow-pickled", action="store_true", help="with --url: run by-value functions too")
     add("--allow-module", action="append", default=[], metavar="M", help="run M's functions by reference")
+    add("--no-code-mounts", action="store_true", help="with --url: run no code that a job brings along")
     add("--runtime-policy", choices=("strict", "minor", "off"), help="how closely interpreters must match")
     add("--concurrency", type=_count, default=1, metavar="N", help="jobs at a time (default 1)")
     add("--isolation", choices=("process", "inline"), default="process", help="where bodies run")
@@ -172,6 +173,7 @@ def options(flags: argparse.Namespace, environment: settings.Settings) -> Worker
         concurrency=flags.concurrency,
         isolation=flags.isolation,
         allow_modules=flags.allow_module,
+        code_mounts=not flags.no_code_mounts,
         grace=flags.grace,
         on_event=_say,
     )

@@ -19,7 +19,7 @@ def plug(name: str, target: Callable[..., Any]) -> None:
     ----------
     name : str
         ``"worker_thread"`` (queue -> `WorkerThread`), ``"show_stream"`` or ``"show_queue"``
-        (stream or queue -> notebook panel).
+        (stream or queue -> notebook panel), ``"fetch_key"`` (`run.read` -> the control plane's files).
     target : callable
         What answers; called with the asker and its arguments.
     """

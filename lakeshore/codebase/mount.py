@@ -10,12 +10,12 @@ import importlib
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import all_suffixes
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from lakeshore.codebase.names import fault
 from lakeshore.codebase.unpack import ArchiveRefused, check_digest
@@ -96,6 +96,9 @@ def at(folder: Path, roots: tuple[str, ...]) -> Mount:
 class Turns:
     """Puts one mount after the other in force in this process.
 
+    A body may be stopped by an exception that surfaces at any bytecode, here too: so each step can be made
+    again, and what says that one is done is written last.
+
     Parameters
     ----------
     keep : bool
@@ -107,76 +110,81 @@ class Turns:
         self._keep = keep
         self._free = threading.Condition()
         self._mount: Mount | None = None
-        self._users = 0
+        self._whole = True
+        self._users: set[object] = set()
         self._aside: dict[str, ModuleType] = {}
 
-    def taken(self, mount: Mount | None, shield: AbstractContextManager[Any] | None = None) -> Any:
-        """Return a context manager that has `mount` in force, and no other mount.
+    @contextmanager
+    def taken(self, mount: Mount | None) -> Iterator[Mount | None]:
+        """Have `mount` in force, and no other; waits for jobs with other code to end.
 
         Parameters
         ----------
         mount : Mount or None
             None is the code that is installed here, alone.
-        shield : context manager, optional
-            Entered around each step that no exception from outside may cut.
         """
-        return self._taken(mount, shield or nullcontext())
-
-    @contextmanager
-    def _taken(self, mount: Mount | None, shield: AbstractContextManager[Any]) -> Iterator[Mount | None]:
         if mount is None and not self._keep:
             yield None
             return
-        entered = False
+        me = object()
         try:
-            while not entered:
-                with shield:
-                    entered = self._enter(mount)
+            while not self._enter(mount, me):
+                pass
             yield mount
         finally:
-            if entered:
-                with shield:
-                    self._leave()
+            stopped: BaseException | None = None
+            while not self._is_gone(me):
+                try:
+                    self._leave(me)
+                except BaseException as exc:  # noqa: BLE001 - the stop of the body, raised again below
+                    stopped = exc
+            if stopped is not None:
+                raise stopped
 
-    def _enter(self, mount: Mount | None) -> bool:
+    def _is_gone(self, user: object) -> bool:
+        return user not in self._users and (bool(self._users) or self._keep or self._mount is None)
+
+    def _enter(self, mount: Mount | None, user: object) -> bool:
         with self._free:
             if self._users and self._mount != mount:
                 self._free.wait(_TURN_SECONDS)
                 return False
-            if self._mount != mount:
+            if self._mount != mount or not self._whole:
                 self._end()
                 self._begin(mount)
-            self._users += 1
+            self._users.add(user)
             return True
 
-    def _leave(self) -> None:
+    def _leave(self, user: object) -> None:
         with self._free:
-            self._users -= 1
+            self._users.discard(user)
             if not self._users and not self._keep:
                 self._end()
             self._free.notify_all()
 
     def _begin(self, mount: Mount | None) -> None:
+        self._whole = False
         self._mount = mount
-        if mount is None:
-            return
-        sys.path[:0] = mount.paths
-        importlib.invalidate_caches()
-        tops = {name.partition(".")[0] for name in sys.modules} - {"__main__", "__mp_main__"}
-        hidden = {top for top in tops if mount.brings(top)}
-        for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] in hidden and not mount.holds(module):
-                self._aside[name] = sys.modules.pop(name)
+        if mount is not None:
+            sys.path[:0] = mount.paths
+            importlib.invalidate_caches()
+            tops = {name.partition(".")[0] for name in sys.modules} - {"__main__", "__mp_main__"}
+            hidden = {top for top in tops if mount.brings(top)}
+            for name, module in list(sys.modules.items()):
+                if name.partition(".")[0] in hidden and not mount.holds(module):
+                    self._aside[name] = module
+                    sys.modules.pop(name, None)
+        self._whole = True
 
     def _end(self) -> None:
-        mount, self._mount = self._mount, None
-        if mount is None:
-            return
-        sys.path[:] = [entry for entry in sys.path if entry not in mount.paths]
-        for name, module in list(sys.modules.items()):
-            if mount.holds(module):
-                del sys.modules[name]
-        sys.modules.update(self._aside)
-        self._aside.clear()
-        for place in [place for place in sys.path_importer_cache if mount._holds(place)]:
-            sys.path_importer_cache.pop(place, None)
+        mount = self._mount
+        if mount is not None:
+            sys.path[:] = [entry for entry in sys.path if entry not in mount.paths]
+            for name, module in list(sys.modules.items()):
+                if mount.holds(module):
+                    sys.modules.pop(name, None)
+            sys.modules.update(self._aside)
+            self._aside.clear()
+            for place in [place for place in sys.path_importer_cache if mount._holds(place)]:
+                sys.path_importer_cache.pop(place, None)
+        self._mount = None

@@ -239,9 +239,12 @@ class Thunk:
         except PackError as error:
             refused = error
         if refused is None:
-            described = self._described(self._shared if shared is None else self._cell_of(shared))
+            described, code = self._described(
+                self._shared if shared is None else self._cell_of(shared), plane
+            )
         else:  # away from the handler: what is raised there shows the first refusal as its context
             described, args, kwargs = self._with_arguments(refused), _NO_ARGS, _NO_KWARGS
+            code = None
         prefix, running = ambient()
         return Envelope(
             id=id,
@@ -250,7 +253,7 @@ class Thunk:
             kwargs=kwargs,
             prefix=prefix,
             key=key,
-            cfg=self.options.cfg(),
+            cfg=self.options.cfg() if code is None else {**self.options.cfg(), "code": code},
             parent=running if parent is None else parent,
         )
 
@@ -258,19 +261,30 @@ class Thunk:
         what = (id(self.fn), self.options.transport, self.options.capture_limit)
         return shared.setdefault(what, (self.fn, []))[1]
 
-    def _described(self, shared: list[dict[str, Any]] | None) -> dict[str, Any]:
+    def _described(
+        self, shared: list[dict[str, Any]] | None, plane: Plane | None
+    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the envelope's `fn`, and the stamp of the code that it is in, where that travels along."""
         if shared:
-            return shared[0]
+            return shared[0], (shared[1] if len(shared) > 1 else None)
         # cloudpickle is loaded at the first submit, not with the decorator
         from lakeshore.functions.transport import describe
 
         options = self.options
-        described = describe(
-            self.fn, transport=options.transport or "auto", capture_limit=options.capture_limit
-        )
+        transport = options.transport or "auto"
+        pushed = None
+        if transport != "pickle" and hasattr(plane, "push_tree"):
+            from lakeshore.functions.mounted import with_code
+
+            pushed = with_code(self.fn, plane, force=transport == "ref")
+        if pushed is not None:
+            described, code = pushed
+        else:
+            described = describe(self.fn, transport=transport, capture_limit=options.capture_limit)
+            code = None
         if shared is not None:
-            shared.append(described)
-        return described
+            shared.extend([described] if code is None else [described, code])
+        return described, code
 
     def _with_arguments(self, error: PackError) -> dict[str, Any]:
         from lakeshore.functions.transport import by_value

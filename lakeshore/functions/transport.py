@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -26,6 +26,9 @@ from lakeshore.functions.reference import by_reference, from_registry, resolve_r
 from lakeshore.functions.runtime import check_runtime
 from lakeshore.functions.source import Block, label_of, qualname_of, register_lines, source_text, where
 from lakeshore.functions.unpickler import Unportable, loads, try_load
+
+if TYPE_CHECKING:
+    from lakeshore.codebase.mount import Mount
 
 __all__ = ["by_value", "capture_report", "describe", "resolve"]
 
@@ -203,6 +206,7 @@ def resolve(
     runtime_policy: str,
     trusted: bool,
     allow_modules: Iterable[str] = (),
+    mount: Mount | None = None,
 ) -> tuple[Callable[..., Any], None]:
     """Return the body that an envelope's `fn` names or carries, if this worker may run it.
 
@@ -220,6 +224,8 @@ def resolve(
         Whether any importable function may be called by name.
     allow_modules : iterable of str
         Modules (and packages) that an untrusted plane may call too.
+    mount : Mount, optional
+        Code that the job brought, in force now; looked in after the registry.
 
     Raises
     ------
@@ -240,6 +246,12 @@ def resolve(
         return (known.fn if isinstance(known, BodyWrapper) else known), None
     if kind == "ref":
         check = runtime_policy != "off"
+        if mount is not None:
+            from lakeshore.functions.mounted import resolve_mounted  # few jobs bring code
+
+            brought = resolve_mounted(fn, mount, check_source=check)
+            if brought is not None:
+                return brought, None
         return resolve_reference(fn, trusted=trusted, allow_modules=allow_modules, check_source=check), None
     return _load(fn, allow_pickled=allow_pickled, runtime_policy=runtime_policy), None
 

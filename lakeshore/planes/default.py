@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from lakeshore import settings
 from lakeshore.planes.contract import Plane
@@ -49,6 +50,20 @@ def open_plane(environment: settings.Settings) -> Plane:
         )
     make_home(environment.home)
     return Dispatch(str(environment.database), ns=environment.namespace)
+
+
+def fetch_key(full: str, path: Path) -> bool:
+    """Bring a key that a job elsewhere wrote from the default control plane to `path`; False for none.
+
+    Parameters
+    ----------
+    full : str
+        The key's path from its root.
+    """
+    from lakeshore.planes import files  # only who reads such a key needs it
+
+    channel = files.channel_of(default_plane())
+    return channel is not None and channel.keeps_files and files.fetch(channel, files.FILES, full, path)
 
 
 def set_default_plane(plane: Plane | None) -> None:

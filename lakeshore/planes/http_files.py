@@ -138,6 +138,22 @@ class Filing(Asking):
 
     # -- files ------------------------------------------------------------------
 
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the control plane is one of ours, which all keep files; asks it while nothing is known."""
+        return self._is_ours("put_file")
+
+    def _connection(self) -> dict[str, Any]:
+        """Return what makes the same client again in a child of this worker; holds the token."""
+        tries = self._tries
+        return {
+            "base_url": tries.address.url,
+            "token": tries.secret._token,
+            "namespace": self._ns,
+            "timeout": tries.timeout,
+            "insecure": True,
+        }
+
     def put_file(
         self, storage: str, key: str, file: IO[bytes], size: int, digest: str, media: str = FILE
     ) -> None:

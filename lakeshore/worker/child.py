@@ -203,6 +203,10 @@ class Child:
 
     def _take_rules(self, root: str, gates: dict[str, Any], registry: dict[str, Any]) -> None:
         gates["allow_modules"] = tuple(gates["allow_modules"])
+        if gates["remote"] is not None:
+            from lakeshore.worker.remote import Remote  # a worker on a file has none
+
+            gates["remote"] = Remote.told_by(gates["remote"])
         functions = {
             name: transport.resolve(
                 fn, registry=None, allow_pickled=True, runtime_policy="off", trusted=True

@@ -5,13 +5,14 @@ A failure becomes an outcome; nothing is raised from here but a lost claim.
 
 from __future__ import annotations
 
+import posixpath
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lakeshore import wire
-from lakeshore.context import current, job_context
+from lakeshore.context import RunContext, current, job_context
 from lakeshore.errors import (
     ClaimLost,
     DispatchError,
@@ -21,15 +22,20 @@ from lakeshore.errors import (
     PickleRefused,
     RuntimeMismatch,
     StaleSource,
+    TransportError,
     UnpackError,
 )
 from lakeshore.functions import transport
 from lakeshore.functions.body import BodyWrapper, run_body
+from lakeshore.keys import strings
 from lakeshore.planes.contract import Claimed
 from lakeshore.worker import display, forks
 from lakeshore.worker.guard import Guard
 from lakeshore.worker.options import Rules
 from lakeshore.worker.outcomes import Done, Failed, Outcome, Stopped, failed, user_traceback
+
+if TYPE_CHECKING:
+    from lakeshore.codebase.mount import Mount
 
 KNOWN: Final = 1000
 """References that a worker remembers."""
@@ -138,14 +144,16 @@ class _Run:
         try:
             with remote.mounted(self._envelope.cfg) as mount:
                 return self._in_place(mount)
-        except ArchiveRefused as exc:
-            return failed(exc, refused=True)
+        except TransportError as exc:
+            if exc.code == "archive_refused":
+                return failed(exc, refused=True)
+            raise
 
     def _in_place(self, mount: Mount | None) -> Done | Failed:
         """Go on with the job's own code first on the path."""
         rules, envelope = self._rules, self._envelope
         try:
-            fn = _resolved(envelope.fn, rules) if mount is None else _through_the_gates(envelope.fn, rules, mount)
+            fn = _resolved(envelope.fn, rules, mount)
             args, kwargs = _arguments(envelope)
         except (PickleRefused, RuntimeMismatch, StaleSource, UnpackError) as exc:
             return failed(exc, refused=True)
@@ -237,16 +245,16 @@ class _Run:
             self._sinks.show(obj)
 
 
-def _resolved(fn: Mapping[str, Any], rules: Rules) -> Callable[..., Any]:
+def _resolved(fn: Mapping[str, Any], rules: Rules, mount: Mount | None) -> Callable[..., Any]:
     """Return the body that an envelope names, through the gates.
 
     On a trusted plane a reference passes them once: what it led to is known while its module holds that
     very function under that very name.
     """
     module, name, src_hash = fn.get("module"), fn.get("qualname"), fn.get("src_hash")
-    plain = rules.trusted and not rules.registry and fn.get("kind") == "ref"
+    plain = rules.trusted and not rules.registry and mount is None and fn.get("kind") == "ref"
     if not (plain and isinstance(module, str) and isinstance(name, str) and isinstance(src_hash, str)):
-        return _through_the_gates(fn, rules)
+        return _through_the_gates(fn, rules, mount)
     key = (module, name, src_hash)
     known = rules.known.get(key)
     if known is not None:
@@ -264,9 +272,7 @@ def _resolved(fn: Mapping[str, Any], rules: Rules) -> Callable[..., Any]:
     return body
 
 
-def _through_the_gates(
-    fn: Mapping[str, Any], rules: Rules, mount: Mount | None = None
-) -> Callable[..., Any]:
+def _through_the_gates(fn: Mapping[str, Any], rules: Rules, mount: Mount | None = None) -> Callable[..., Any]:
     body, _ = transport.resolve(
         fn,
         registry=rules.registry,

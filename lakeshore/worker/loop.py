@@ -29,6 +29,7 @@ from lakeshore.worker.tee import owns_the_process, tee_to
 
 if TYPE_CHECKING:
     from lakeshore.queues.sync import SyncQueue
+    from lakeshore.worker.remote import Remote
     from lakeshore.worker.spawn import Spawned
 
 PRUNE_AFTER: Final = 5.0
@@ -53,6 +54,7 @@ def run_worker(
     concurrency: int = 1,
     isolation: Literal["inline", "process"] = "inline",
     allow_modules: Iterable[str] = (),
+    code_mounts: bool = True,
     log: bool = True,
     grace: float = 30.0,
     on_event: Callable[[Event], object] | None = None,
@@ -91,6 +93,8 @@ def run_worker(
         Run bodies in this process, or in a warm child that a crash cannot take the worker with.
     allow_modules : list of str
         Modules whose functions may run by reference, on a plane that is not trusted.
+    code_mounts : bool
+        Whether jobs of a control plane may bring the code they were submitted with, which then runs here.
     log : bool
         Whether stdout and stderr of bodies go to ``{id}.log``.
     grace : float
@@ -124,11 +128,20 @@ def run_worker(
         concurrency=concurrency,
         isolation=isolation,
         allow_modules=allow_modules,
+        code_mounts=code_mounts,
         log=log,
         grace=grace,
         on_event=on_event,
     )
     return Worker(q, chosen).run_until_stopped()
+
+
+def _remote_of(plane: Plane, chosen: WorkerOptions) -> Remote | None:
+    if not hasattr(plane, "put_file"):
+        return None
+    from lakeshore.worker.remote import Remote  # a worker on a file has none
+
+    return Remote.of(plane, code_mounts=chosen.code_mounts)
 
 
 class Worker:
@@ -164,6 +177,7 @@ class Worker:
             trusted=self.plane.trusted,
             allow_modules=chosen.allow_modules,
             max_payload=settings.max_payload(),
+            remote=_remote_of(self.plane, chosen),
         )
         self.spec = ClaimSpec(q.name, q.kind, q.temperature, chosen.lease)
         self.flusher = Flusher()

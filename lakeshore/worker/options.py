@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lakeshore.planes.contract import check_number
+
+if TYPE_CHECKING:
+    from lakeshore.worker.remote import Remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Rules:
         Bytes that a result or a yielded value may have.
     known : dict
         References that were resolved, as `_resolved` keeps them.
+    remote : Remote or None
+        Brings the jobs' code and carries their files; None on a plane of this machine.
     """
 
     root: Path
@@ -37,6 +42,7 @@ class Rules:
     allow_modules: tuple[str, ...] = ()
     max_payload: int = 256 * 1024 * 1024
     known: dict[tuple[str, str, str], tuple[ModuleType, Callable[..., Any]]] = field(default_factory=dict)
+    remote: Remote | None = None
 
 
 class Event(NamedTuple):
@@ -85,6 +91,7 @@ class WorkerOptions:
     concurrency: int = 1
     isolation: str = "inline"
     allow_modules: tuple[str, ...] = ()
+    code_mounts: bool = True
     log: bool = True
     grace: float = 30.0
     on_event: Callable[[Event], object] | None = None

@@ -226,6 +226,7 @@ class ChildRunner:
     def __init__(self, worker: Worker, spawned: Spawned | None = None) -> None:
         self._worker = worker
         self._child: Child | None = None
+        self._code: str | None = None
         self._registry = _described(worker.rules.registry)
         if spawned is not None or not worker.chosen.once:
             self._child = self._spawn(spawned)
@@ -238,7 +239,11 @@ class ChildRunner:
     def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
         """Run one body in the child to its outcome."""
         worker = self._worker
+        code = "" if worker.rules.remote is None else worker.rules.remote.code_of(envelope.cfg)
+        if self._code not in (None, code):
+            self._discard()  # what a module of other code did to the process stays done
         child = self._warm(slot, claimed)
+        self._code = code
         door = ChildDoor(child, lambda: worker.at_once)
         job = Running(claimed, slot.worker_id, door, worker.chosen.lease, options.timeout)
         journals = Journals(
@@ -292,6 +297,7 @@ class ChildRunner:
 
     def _discard(self) -> None:
         child, self._child = self._child, None
+        self._code = None
         if child is not None:
             child.kill()
             child.close()
@@ -304,6 +310,7 @@ class ChildRunner:
             "trusted": rules.trusted,
             "allow_modules": list(rules.allow_modules),
             "max_payload": rules.max_payload,
+            "remote": None if rules.remote is None else rules.remote.told(),
         }
         return Child(spawned or Spawned(), str(rules.root), gates, self._registry)
 

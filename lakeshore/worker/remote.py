@@ -94,10 +94,11 @@ class Remote:
             code = cfg["code"]
             storage, key = code.get("storageName"), code.get("archiveKey")
 
+            if not (isinstance(storage, str) and isinstance(key, str)):
+                storage, key = STORAGE, f"{digest.removeprefix('sha256:')}.tar.gz"
+
             def fetch(into: BinaryIO) -> None:
-                named = isinstance(storage, str) and isinstance(key, str)
-                where = (storage, key) if named else (STORAGE, f"{digest.removeprefix('sha256:')}.tar.gz")
-                if self._channel().get_file(*where, into) is None:
+                if self._channel().get_file(storage, key, into) is None:
                     raise ArchiveRefused(
                         f"the job's code ({digest}) is not stored at the control plane. Submit the job again."
                     )

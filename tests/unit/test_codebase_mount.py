@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import random
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -119,24 +123,52 @@ def test_a_job_with_other_code_waits_and_one_with_the_same_does_not(tmp_path: Pa
 
 
 def test_a_wait_for_the_turn_can_be_broken_off(tmp_path: Path) -> None:
-    class Shield:
-        count = 0
+    class Stop(BaseException):
+        pass
 
-        def __enter__(self) -> None:
-            self.count += 1
-            if self.count == 3:
-                raise KeyboardInterrupt
-
-        def __exit__(self, *exc: object) -> None: ...
-
-    turns = Turns()
+    turns, told = Turns(), []
     a, b = code(tmp_path / "a", mounted_u=""), code(tmp_path / "b", mounted_u="")
+
+    def wait() -> None:
+        try:
+            with turns.taken(b):
+                told.append("entered")
+        except Stop:
+            told.append("stopped")
+
     with turns.taken(a):
-        shield = Shield()
-        with pytest.raises(KeyboardInterrupt), turns.taken(b, shield):
-            raise AssertionError
+        waits = threading.Thread(target=wait)
+        waits.start()
+        assert waits.ident is not None
+        while waits.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(waits.ident), ctypes.py_object(Stop))
+            waits.join(0.05)
+        assert told == ["stopped"]
     with turns.taken(b):
         pass
+
+
+def test_a_stop_at_any_moment_leaves_nothing_in_force(tmp_path: Path) -> None:
+    class Stop(BaseException):
+        pass
+
+    mine = code(tmp_path, mounted_x="")
+    turns, before = Turns(), list(sys.path)
+    ends = random.Random(3)
+
+    def work() -> None:
+        with contextlib.suppress(Stop), turns.taken(mine):
+            __import__("mounted_x")
+
+    for _ in range(60):
+        worker = threading.Thread(target=work)
+        worker.start()
+        time.sleep(ends.random() * 0.002)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident or 0), ctypes.py_object(Stop))
+        worker.join(10)
+        assert not worker.is_alive()
+        assert sys.path == before
+        assert "mounted_x" not in sys.modules
 
 
 def test_a_kept_mount_stays_loaded_until_another_comes(tmp_path: Path) -> None:

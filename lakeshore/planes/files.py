@@ -1,0 +1,182 @@
+"""Files by key between machines: what a job wrote goes to the control plane, and comes from there.
+
+Each file is stored twice by name and once by content: under its key, where the next job's `run.read` looks,
+and under its job's id, where `q.fetch` finds what that very job wrote. A folder travels as an archive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Final, Protocol, cast
+from urllib.parse import quote
+
+from lakeshore.codebase.archive import Entry, pack
+from lakeshore.codebase.names import Names
+from lakeshore.codebase.unpack import Bounds, unpack
+from lakeshore.errors import DispatchError
+from lakeshore.planes.protocol_files import FILE, FOLDER
+
+FILES: Final = "files"
+"""The storage of keys, whoever wrote them; the last that was written is what is read."""
+JOBS: Final = "jobs"
+"""The storage of what each job wrote, by its id."""
+_READ: Final = 1024 * 1024
+_FOLDER_BOUNDS: Final = Bounds(bytes=1 << 40, ratio=2000, ratio_from=1 << 30)
+
+
+class Channel(Protocol):
+    """What carries files: a control plane's client."""
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the control plane has a place for files."""
+        ...
+
+    def put_file(
+        self, storage: str, key: str, file: IO[bytes], size: int, digest: str, media: str = ...
+    ) -> None:
+        """Store a file."""
+        ...
+
+    def get_file(self, storage: str, key: str, into: IO[bytes]) -> str | None:
+        """Write a stored file to `into`; None where there is none."""
+        ...
+
+
+def channel_of(plane: object) -> Channel | None:
+    """Return what carries the files of a plane's jobs; None for a plane on this machine."""
+    return cast(Channel, plane) if hasattr(plane, "put_file") else None
+
+
+def job_key(inv_id: str, full: str) -> str:
+    """Return the key in `JOBS` of what a job wrote under `full`, a path from the root."""
+    name = quote(inv_id, safe="")
+    if name.startswith(".") or len(name) > 200:
+        name = f"id-{hashlib.sha256(inv_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"{name}/{full}"
+
+
+def publish(channel: Channel, inv_id: str, root: Path, keys: Iterable[str]) -> None:
+    """Store what a job wrote under these keys (paths from the root), each whole.
+
+    Raises
+    ------
+    DispatchError
+        When one is too large, changes while it is sent, or is a folder that holds more than plain files.
+    PlaneUnavailable
+        When the control plane does not answer.
+    """
+    for full in keys:
+        with _opened(root / full, full) as (file, media):
+            size, digest = _measured(file)
+            channel.put_file(JOBS, job_key(inv_id, full), file, size, digest, media)
+            channel.put_file(FILES, full, file, size, digest, media)
+
+
+def fetch(channel: Channel, storage: str, key: str, target: Path) -> bool:
+    """Bring a stored file (or folder) to `target` in one step; False where there is none of this key.
+
+    A file that is there is replaced; a folder that is there is left as it is.
+
+    Raises
+    ------
+    DispatchError
+        When it is not what was stored.
+    PlaneUnavailable
+        When the control plane does not answer.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    begun = Path(tempfile.mkdtemp(prefix=".fetching-", dir=target.parent))
+    try:
+        with (begun / "file").open("w+b") as file:
+            media = channel.get_file(storage, key, file)
+            if media is None:
+                return False
+            file.flush()
+            if media == FOLDER:
+                file.seek(0)
+                (begun / "folder").mkdir()
+                unpack(file, begun / "folder", _FOLDER_BOUNDS)
+        if media != FOLDER:
+            (begun / "file").replace(target)
+        elif not target.is_dir():
+            with contextlib.suppress(FileExistsError):  # another process was first
+                (begun / "folder").rename(target)
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+    return True
+
+
+@contextlib.contextmanager
+def _opened(path: Path, full: str) -> Iterator[tuple[BinaryIO, str]]:
+    """Give what is stored for a path: the file itself, or a folder's archive."""
+    if not path.is_dir():
+        with path.open("rb") as file:
+            yield file, FILE
+        return
+    with tempfile.TemporaryFile(prefix="lakeshore-folder-") as archive:
+        problem = ""
+        try:
+            pack(_entries(path, full), archive, level=1)
+        except ValueError as exc:
+            problem = str(exc)
+        if problem:
+            raise DispatchError(f"key {full!r}: the folder cannot travel: {problem}")
+        yield cast(BinaryIO, archive), FOLDER
+
+
+def _entries(top: Path, full: str) -> Iterator[Entry]:
+    names = Names()
+    for here, folders, files in os.walk(top):
+        folders.sort()
+        for name in sorted((*folders, *files)):
+            path = Path(here, name)
+            relative = path.relative_to(top).as_posix()
+            is_folder = path.is_dir() and not path.is_symlink()
+            why = names.add(relative, folder=is_folder)
+            if why is None and not is_folder and (path.is_symlink() or not path.is_file()):
+                why = "is a link or no plain file"
+            if why is not None:
+                raise DispatchError(
+                    f"key {full!r}: the folder cannot travel: {relative!r} {why}. Leave it out, or rename it."
+                )
+            if is_folder:
+                yield Entry(relative, folder=True)
+            else:
+                found = path.stat()
+                yield Entry(relative, found.st_size, _parts(path), bool(found.st_mode & 0o100))
+
+
+def _parts(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while part := file.read(_READ):
+            yield part
+
+
+def _measured(file: IO[bytes]) -> tuple[int, str]:
+    hashed, size = hashlib.sha256(), 0
+    file.seek(0)
+    while part := file.read(_READ):
+        hashed.update(part)
+        size += len(part)
+    return size, hashed.hexdigest()
+
+
+def home_of(home: Path, inv_id: str, full: str) -> Path:
+    """Return where `q.fetch` puts a file that it is given no place for."""
+    return home / "files" / job_key(inv_id, full)
+
+
+def connection_of(plane: Any) -> dict[str, Any] | None:
+    """Return what another process of this user needs to reach the same control plane; holds the token.
+
+    For a worker's own child alone, over their own line.
+    """
+    tell = getattr(plane, "_connection", None)
+    return None if tell is None else tell()
