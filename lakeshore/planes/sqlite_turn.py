@@ -1,17 +1,19 @@
 """Whose turn it is to write: a fair order among threads and processes before SQLite's own lock.
 
-SQLite's busy timeout starves: with four writers one may get nothing. So writers queue at a turnstile,
-two record locks on a side file: whoever waits to write holds the turnstile, so the last writer cannot
-come round again before it. The locks only order; safety stays SQLite's. Record locks belong to the
-process, are not inherited by fork, and vanish with it.
+SQLite's busy timeout starves: with four writers one may get nothing. So writers queue for a record lock
+on a side file, in the kernel, which wakes who waits at once and in order: looking again and again would
+cost more than a write, and come late. The lock only orders; safety stays SQLite's. Record locks belong
+to the process, are not inherited by fork, and vanish with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import stat
+import sys
 import threading
 import time
 import weakref
@@ -28,8 +30,8 @@ except ImportError:  # Windows: threads are ordered, processes are left to SQLit
 PATIENCE = 1.0
 """How long a writer waits for its turn, seconds; then it goes on without (the holder may be stopped)."""
 _SIDE = "-writers"
-_TURNSTILE, _WRITER = 0, 1
-_AT_WRITER, _AT_TURNSTILE = 0.00005, 0.0005
+_WRITER = 1
+"""The byte of the side file that is locked."""
 _YIELD = 0.00005
 
 
@@ -72,6 +74,7 @@ class Turn:
         self._side = None if fcntl is None else side
         self._fd = -1
         self._stuck = False
+        self._asker: _Asker | None = None
 
     def take(self) -> None:
         """Wait for this process's turn, at most about `PATIENCE`; within `lock`."""
@@ -82,39 +85,17 @@ class Turn:
                 fd = _open_side(self._side)
             except OSError:  # a full or read-only disk, or not ours: go on unordered, the locks only order
                 return
-            self.leave = functools.partial(fcntl.lockf, fd, fcntl.LOCK_UN, 2, _TURNSTILE)
+            self.leave = functools.partial(fcntl.lockf, fd, fcntl.LOCK_UN, 1, _WRITER)
             self._fd = fd
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 2, _TURNSTILE)
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _WRITER)
         except OSError:
             if not self._stuck:
-                self._queue_up()
+                if self._asker is None:
+                    self._asker = _Asker(self._fd)
+                self._stuck = not self._asker.ask(PATIENCE)
         else:
             self._stuck = False
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _TURNSTILE)
-
-    def _queue_up(self) -> None:
-        end = time.monotonic() + PATIENCE
-        try:
-            self._stuck = not (
-                self._wait(_TURNSTILE, _AT_TURNSTILE, end) and self._wait(_WRITER, _AT_WRITER, end)
-            )
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _TURNSTILE)
-
-    def _try(self, which: int) -> bool:
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, which)
-        except OSError:
-            return False
-        return True
-
-    def _wait(self, which: int, pause: float, end: float) -> bool:
-        while not self._try(which):
-            if time.monotonic() > end:
-                return False
-            time.sleep(pause)
-        return True
 
     def yield_to_others(self) -> None:
         """Let a waiting thread have `lock`."""
@@ -123,6 +104,9 @@ class Turn:
 
     def close(self) -> None:
         """Close the side file; it opens again at the next turn. Called while no turn is held."""
+        asker, self._asker = self._asker, None
+        if asker is not None:
+            asker.end()
         fd, self._fd, self.leave = self._fd, -1, bool
         if fd >= 0:
             os.close(fd)
@@ -133,6 +117,61 @@ class Turn:
         """Begin anew in a forked child, whose other threads are gone."""
         self.lock = threading.Lock()
         self.waiting.clear()
+
+
+class _Asker:
+    """A thread that waits for the record lock, since that wait knows no time limit and its caller must.
+
+    Started by the first writer that finds the lock taken; it ends with its `Turn`. When nobody waits for
+    its answer any more, it gives back what it was given.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._asked, self._answered, self._state = threading.Lock(), threading.Lock(), threading.Lock()
+        self._asked.acquire()
+        self._answered.acquire()
+        self._wanted = self._asking = self._ended = False
+        self._thread = threading.Thread(target=self._run, name="lakeshore-turn", daemon=True)
+        self._thread.start()
+
+    def ask(self, patience: float) -> bool:
+        """Wait for the lock, at most `patience` seconds; return whether this process has it."""
+        try:
+            with self._state:
+                self._answered.acquire(blocking=False)  # an answer that came too late for who asked before
+                self._wanted = True
+                if not self._asking and self._asked.locked():
+                    self._asked.release()
+            return self._answered.acquire(timeout=patience)
+        finally:
+            self._wanted = False
+
+    def _run(self) -> None:
+        while True:
+            self._asked.acquire()
+            self._asking = True
+            if self._ended:
+                return
+            with contextlib.suppress(OSError):  # the side file was closed meanwhile
+                fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _WRITER)
+            with self._state:
+                self._asking = False
+                if self._ended:
+                    return
+                if not self._wanted:
+                    fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _WRITER)
+                elif self._answered.locked():
+                    self._answered.release()
+
+    def end(self) -> None:
+        """Let the thread go, at once unless it waits for a stopped process; no turn is held."""
+        with self._state:
+            self._ended = True
+            if not self._asking and self._asked.locked():
+                self._asked.release()
+        if not sys.is_finalizing():
+            self._thread.join(0.1)
 
 
 def _open_side(side: Path) -> int:

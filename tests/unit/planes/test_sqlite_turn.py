@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -82,3 +84,38 @@ def test_one_turn_a_file_and_none_after_the_last_plane(tmp_path: Path) -> None:
     del turn
     gc.collect()
     assert str(path.resolve()) not in sqlite_turn._turns
+
+
+def test_a_turn_that_was_waited_for_is_given_back(tmp_path: Path, hold: subprocess.Popen[str]) -> None:
+    """What is granted after its writer went on without it must not stay with this process."""
+    turn = Turn(tmp_path / "side")
+    take(turn)
+    hold.communicate("\n")
+    asker = turn._asker
+    assert asker is not None
+    end = time.monotonic() + 5
+    while asker._asking and time.monotonic() < end:
+        time.sleep(0.001)  # until the thread has been granted the lock, which nothing announces
+    code = (
+        "import fcntl, os, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
+        "fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "side")], check=True)
+
+
+def test_no_thread_is_left_after_the_last_plane(tmp_path: Path, hold: subprocess.Popen[str]) -> None:
+    turn = Turn(tmp_path / "side")
+    threading.Timer(0.1, lambda: (hold.stdin.write("\n"), hold.stdin.flush())).start()  # type: ignore[union-attr]
+    take(turn)
+    assert [t for t in threading.enumerate() if t.name == "lakeshore-turn"]
+    turn.close()
+    assert not [t for t in threading.enumerate() if t.name == "lakeshore-turn"]
+
+
+def test_an_interrupted_wait_leaves_nothing_behind(tmp_path: Path, hold: subprocess.Popen[str]) -> None:
+    turn = Turn(tmp_path / "side")
+    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        take(turn)
+    hold.communicate("\n")
+    assert take(turn) < 0.5
