@@ -280,12 +280,19 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ("memoryview", "send bytes(value)"),
     ("ExtType", "register a codec for the type it stands for"),
     ("Timestamp", "send value.to_datetime()"),
+    ("ellipsis", "it means something to its own function only: send None, or a str"),
+    ("NotImplementedType", "it means something to its own function only: send None, or a str"),
+    ("OrderedDict", "send dict(value), which keeps the order, or list(value.items())"),
+    ("deque", "send list(value)"),
 )
 
 
 def advice(value: object) -> str:
     """Return what to send in place of `value`, which has no codec."""
     kind = type(value)
+    for known, text in _ADVICE:
+        if kind.__name__ == known:
+            return text
     if isinstance(value, enum.Enum):
         return "an Enum comes back as no Enum: send its .value, or register a codec"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -299,9 +306,6 @@ def advice(value: object) -> str:
     for base in (str, bytes, bytearray, int, float, complex, dict, list, tuple, set, frozenset):
         if isinstance(value, base):
             return f"a subclass of {base.__name__} comes back as {base.__name__}: send {base.__name__}(value)"
-    for known, text in _ADVICE:
-        if kind.__name__ == known:
-            return text
     if isinstance(value, type) or callable(value):
         return "code does not travel as a value: submit thunk(f, ...)"
     if isinstance(value, Iterable):

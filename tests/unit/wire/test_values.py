@@ -550,3 +550,21 @@ def test_a_cycle_is_refused_without_internals():
     with pytest.raises(PackError, match="contains itself") as refused:
         pack(loop)
     assert refused.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("value", "way"),
+    [
+        (msgpack.ExtType(5, b""), "register a codec for the type"),
+        (msgpack.Timestamp(1), "to_datetime"),
+        (..., "send None"),
+        (NotImplemented, "send None"),
+        (memoryview(b"x"), "bytes"),
+        (collections.OrderedDict(a=1), "dict"),
+        (collections.deque([1]), "list"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_refusal_says_the_way_that_fits_the_type(value, way):
+    with pytest.raises(PackError, match=way):
+        pack(value)
