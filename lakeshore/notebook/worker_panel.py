@@ -119,7 +119,11 @@ class WorkerPanel:
 
     def text(self) -> str:
         """The line, and the hint below it."""
-        return "\n".join(part for part in (self._line(), self.hint) if part)
+        return "\n".join(part for part in (self._line(), self._said()) if part)
+
+    def _said(self) -> str:
+        worker = self._worker()
+        return self.hint if worker is not None and worker.running else ""
 
     def _line(self) -> str:
         worker = self._worker()
@@ -155,25 +159,25 @@ class WorkerPanel:
         worker = self._worker()
         mark = "●" if worker is not None and worker.running else "○"
         line = f"{mark} {html.escape(self._line())}"
-        hint = f'<div style="{_HINT}">{html.escape(self.hint)}</div>' if self.hint else ""
+        hint = f'<div style="{_HINT}">{html.escape(said)}</div>' if (said := self._said()) else ""
         box = f'<div class="lakeshore-worker" role="status" style="{_BOX}">{line}{hint}</div>'
         return {"text/html": box, "text/plain": self.text()}
 
     def _watch_lag(self) -> None:
         """Sleep, and see how much too long: nothing in Python runs while a body holds the GIL."""
         while (worker := self._worker()) is not None and worker.running:
-            before = worker.current
+            executed, before = worker.executed, worker.current
             del worker
             began = time.monotonic()
             if self._over.wait(_LAG_TICK):
                 return
             late = time.monotonic() - began - _LAG_TICK
-            worker = self._worker()
-            id = before or (worker.current if worker is not None else None)
-            del worker
-            if late > LAG_SECONDS and id is not None:
-                self.lagged(late, id)
-                self._next = 0.0
+            if late > LAG_SECONDS and (worker := self._worker()) is not None:
+                one = "a job" if worker.executed != executed else None  # it came and went within the sleep
+                if (id := before or worker.current or one) is not None:
+                    self.lagged(late, id)
+                    self._next = 0.0
+                del worker
 
 
 _panels: weakref.WeakKeyDictionary[Any, WorkerPanel] = weakref.WeakKeyDictionary()
