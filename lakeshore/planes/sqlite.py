@@ -8,20 +8,19 @@ process-safe (`NORMAL`); both share one WAL, so a durable commit also covers the
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import apsw
 
 from lakeshore import settings
 from lakeshore.errors import CaptureError, DispatchError, PlaneUnavailable
-from lakeshore.planes import doorbell, sqlite_fork, sqlite_turn, statements
+from lakeshore.planes import doorbell, sqlite_fork, sqlite_schema, sqlite_turn, statements
 from lakeshore.planes.contract import check_name
 from lakeshore.planes.engine import Transaction
 from lakeshore.planes.sqlite_connection import (
@@ -42,26 +41,11 @@ from lakeshore.planes.sqlite_files import (
 )
 from lakeshore.planes.store import Store
 
-APPLICATION_ID = 0x6C6B7368
-"""``"lksh"``, in the file's header: this file is a plane of ours."""
-SCHEMA_VERSION = 1
 PAGE_BYTES = 2048
 """Half of SQLite's own choice: a commit writes whole pages, and of small rows this writes a fifth less."""
 _READERS_KEPT = 8
 
 T = TypeVar("T")
-
-
-@functools.cache
-def _schema() -> set[tuple[Any, ...]]:
-    """Return the schema as a fresh file holds it: type, name and text of each part."""
-    sql = statements.load("sqlite.sql")
-    raw = apsw.Connection(":memory:")
-    try:
-        raw.execute(sql["schema"])
-        return set(raw.execute(sql["tables"]))
-    finally:
-        raw.close()
 
 
 class Dispatch(Store):
@@ -122,7 +106,7 @@ class Dispatch(Store):
             with self._turn.lock:
                 sqlite_fork.watch(self)
                 self._rows = self._frames = Connection(None, self._sql)
-                self._create(self._rows.raw)
+                sqlite_schema.make(self._rows.raw, None)
         else:
             self._open_file(self._path)
 
@@ -299,11 +283,11 @@ class Dispatch(Store):
             ) from error
 
     def _set_up(self) -> None:
-        """Adopt the file: ours already, or empty and now made ours; anything else is refused untouched."""
+        """Adopt the file: ours, migrated if older; empty, and made ours: else refused untouched."""
         if self._frames is None:
             self._frames = self._connect("NORMAL")
         raw = self._frames.raw
-        if not self._is_ours(raw):
+        if not sqlite_schema.is_plane(raw, self._path):
             raw.pragma("page_size", PAGE_BYTES)
         if raw.pragma("journal_mode", "wal") != "wal":
             raise PlaneUnavailable(f"open: {str(self._path)!r} cannot use a WAL. Use a local directory.")
@@ -311,42 +295,13 @@ class Dispatch(Store):
         try:
             assert self._path is not None
             refuse_foreign(self._path)  # a file that was no WAL before has its -wal and -shm only now
-            self._create(raw)
+            sqlite_schema.make(raw, self._path)
             raw.execute(self._sql["claim_other_boots"], {"boot": self._boot})
             raw.execute("COMMIT")
         except BaseException:
             if raw.in_transaction:
                 raw.execute("ROLLBACK")
             raise
-
-    def _is_ours(self, raw: apsw.Connection) -> bool:
-        """Whether the file is a plane: False for an empty one; anything else is refused."""
-        if raw.pragma("application_id") == APPLICATION_ID:
-            version = raw.pragma("user_version")
-            if version > SCHEMA_VERSION:
-                raise PlaneUnavailable(
-                    f"open: {str(self._path)!r} was made by a newer lakeshore (schema {version}, this one "
-                    f"knows {SCHEMA_VERSION}). Upgrade: pip install -U jupyter-lakeshore."
-                )
-            if set(raw.execute(self._sql["tables"])) != _schema():
-                raise PlaneUnavailable(
-                    f"open: {str(self._path)!r} has other tables, columns or triggers than a plane of schema "
-                    f"{SCHEMA_VERSION}: it was altered, or made before the first release. Move it away (a "
-                    "new one is made), or restore a backup."
-                )
-            return True
-        if raw.pragma("application_id") != 0 or raw.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
-            raise PlaneUnavailable(
-                f"open: {str(self._path)!r} is another program's database. Name another file; nothing was "
-                "written to this one."
-            )
-        return False
-
-    def _create(self, raw: apsw.Connection) -> None:
-        if not self._is_ours(raw):
-            raw.execute(self._sql["schema"])
-            raw.pragma("application_id", APPLICATION_ID)
-            raw.pragma("user_version", SCHEMA_VERSION)
 
     def _retry(self, step: Callable[[], None]) -> None:
         """Take `step` again while another process is setting the same file up."""

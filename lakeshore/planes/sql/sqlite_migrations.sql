@@ -1,0 +1,2 @@
+-- The steps of SQLite's schema, one a version, each named to_N_what_it_does; see planes/migrations.py. SQLite
+-- cannot alter most of a table: make it anew under another name, copy, drop, rename, and make its indexes.
