@@ -25,6 +25,7 @@ class Asking:
         protocol.AWAIT.path(ns=ns)  # a namespace that no URL can hold is refused before anything is sent
         self._tries, self._ns = tries, ns
         self._counts, self._counts_pid = Counts(), os.getpid()
+        self._unanswered: dict[tuple[str, str, int], bytes] = {}
 
     @property
     def _journals(self) -> Counts:

@@ -8,6 +8,7 @@ was given if it landed. Servers in the field assign nothing: there the count its
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lakeshore.planes.contract import SIBLINGS
@@ -58,13 +59,15 @@ class Counts:
         with self._lock:
             return self._counts.setdefault(journal, Count())
 
-    def claimed(self, inv_id: str, fence: int) -> None:
-        """Begin anew with a claim made here; the first one finds empty journals."""
+    def claimed(self, inv_id: str, fence: int, seqs: Sequence[int] | None = None) -> None:
+        """Begin anew with a claim made here, at the seqs of its journals; the first finds them empty."""
         self.forget(inv_id)
         if fence == 1:
+            seqs = [0] * (1 + len(SIBLINGS))
+        if seqs is not None:
             with self._lock:
-                for suffix in ("", *SIBLINGS):
-                    self._counts[inv_id + suffix] = Count(fence=fence, next=0)
+                for suffix, seq in zip(("", *SIBLINGS), seqs, strict=False):
+                    self._counts[inv_id + suffix] = Count(fence=fence, next=seq)
 
     def forget(self, inv_id: str) -> None:
         """Drop the counts of an invocation and its siblings: it has ended, or was claimed anew."""

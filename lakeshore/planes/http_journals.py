@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -40,8 +41,10 @@ class Journalling(Asking):
         if not self._is_ours("journal_append"):
             return self._append_counted(inv_id, seq, data, final=final)
         body = {**guard, "seq": seq, "bytes": data, "final": bool(final)}
-        if seq is not None or fence is None:
+        if seq is not None:
             return self._last(self._chunk(body))
+        if fence is None:
+            return self._append_once(body)
         return self._append_fenced(inv_id, fence, [data], body, lambda seqs: {**body, "seq": seqs[0]})
 
     def journal_extend(
@@ -65,8 +68,13 @@ class Journalling(Asking):
 
         assigned = body([None] * len(datas))
         if fence is None:
-            return self._last(self._chunk(assigned))
+            return self._append_once(assigned)
         return self._append_fenced(inv_id, fence, datas, assigned, body)
+
+    def _append_once(self, body: dict[str, Any]) -> int:
+        """Append where others do too: a repeat is known by its nonce."""
+        first = {**body, "nonce": secrets.token_bytes(protocol.NONCE_BYTES)}
+        return self._last(self._chunk(first, {**first, "again": True}))
 
     def _append_fenced(
         self,

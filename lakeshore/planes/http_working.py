@@ -5,6 +5,9 @@ An ending whose answer was lost is sent again; if it is then refused, the row te
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +21,7 @@ from lakeshore.planes.http_journals import Journalling, check_fence
 from lakeshore.planes.http_tries import Refused, Setback
 from lakeshore.planes.protocol import HOLD_SECONDS, Route
 from lakeshore.states import State
+from lakeshore.version import __version__
 
 
 class Working(Journalling):
@@ -58,6 +62,10 @@ class Working(Journalling):
         if kind not in ("fifo", "priority"):
             self._need_ours("claim", f"It would claim in its own order, not {kind!r}. Use fifo there.")
         body = {**protocol.spec_body(spec), "worker_id": worker_id, "namespace": self._ns, "capacity": n}
+        body["worker"] = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
+        call = (queue, worker_id, n)
+        nonce = self._unanswered.pop(call, None)  # of a call that was given up: its claims are ours
+        body["again"], body["nonce"] = nonce is not None, nonce or secrets.token_bytes(protocol.NONCE_BYTES)
         now = time.monotonic()
         deadline = now + wait
         # A caller that waits asks again by itself, and may have to stop soon.
@@ -67,11 +75,16 @@ class Working(Journalling):
             hold = min(max(0.0, deadline - time.monotonic()), HOLD_SECONDS)
             reply = self._once("claim", protocol.POLL, {**body, "timeout_s": hold}, hold=hold)
             if isinstance(reply, Setback):
+                if reply.landed:
+                    body["again"] = True
+                    self._unanswered[call] = body["nonce"]
                 if not self._tries.ride_out("claim", reply, failures, until):
                     raise self._tries.unavailable("claim", reply)
                 failures += 1
                 continue
             taken = self._commands("claim", reply.body, queue)
+            self._unanswered.pop(call, None)
+            body["again"], body["nonce"] = False, secrets.token_bytes(protocol.NONCE_BYTES)
             left = deadline - time.monotonic()
             if taken or left <= 0:
                 return taken
@@ -85,8 +98,9 @@ class Working(Journalling):
         except ValueError as exc:
             problem = str(exc)
         else:
+            seqs = protocol.read_next_seqs(answer)
             for claimed in taken:
-                self._journals.claimed(claimed.id, claimed.fence)
+                self._journals.claimed(claimed.id, claimed.fence, seqs.get(claimed.id))
             return taken
         raise self._tries.malformed(verb, problem)
 

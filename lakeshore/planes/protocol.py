@@ -40,6 +40,8 @@ KEEPALIVE_SECONDS: Final = 15.0
 """A stream of rows sends a nil when nothing else was sent for so long."""
 BODY_LIMIT: Final = 64 * 1024 * 1024
 """What a control plane takes in one body unless told otherwise."""
+NONCE_BYTES: Final = 16
+"""A call that carries a nonce lands once, however often it is repeated with `again`."""
 DOTS: Final = frozenset({".", ".."})
 
 T = TypeVar("T")
@@ -306,6 +308,21 @@ def read_commands(answer: Mapping[str, Any], queue: str) -> list[Claimed]:
             )
         )
     return claimed
+
+
+def read_next_seqs(answer: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return, by invocation, the next seqs of the journals that jobs of a poll's answer write to."""
+    found: dict[str, list[int]] = {}
+    for each in field(answer, "commands", list, []):
+        body = each.get("body") if isinstance(each, dict) else None
+        seqs = body.get("next_seqs") if isinstance(body, dict) else None
+        if (
+            isinstance(body, dict)
+            and isinstance(seqs, list)
+            and all(type(seq) is int and seq >= 0 for seq in seqs)
+        ):
+            found[str(body.get("invocation_id"))] = seqs
+    return found
 
 
 def error_body(error: str | Mapping[str, Any], *, retry: bool, ours: bool = True) -> dict[str, Any]:

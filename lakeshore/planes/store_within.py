@@ -7,11 +7,13 @@ that no client can name, so they travel with the store, its backups and its lock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from lakeshore.planes.contract import check_id, check_name
+from lakeshore.planes import protocol
+from lakeshore.planes.contract import SIBLINGS, Claimed, ClaimSpec, check_id, check_name, check_spec
 from lakeshore.planes.doorbell import Belfry, Bell
 from lakeshore.planes.engine import Transaction, check_bytes, check_whole
 from lakeshore.planes.store import Store
@@ -19,6 +21,10 @@ from lakeshore.planes.store_journals import _SEQ_LIMIT, _stem
 
 T = TypeVar("T")
 RESERVED: Final = "\x01lakeshore"
+_REPEATS: Final = 500
+"""Calls about one journal, or of one worker, after which a repeat is no longer known for one."""
+_LEASE_UNTIL: Final = 16
+"""The place of lease_until in the statement ``row``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,22 @@ class Holder:
     worker_id: str | None
     fence: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Which call it is, for one that is to land once although its answer may be lost.
+
+    Attributes
+    ----------
+    nonce : bytes
+        Sixteen bytes, the same in every try of the call.
+    again : bool
+        Whether an earlier try may have landed.
+    """
+
+    nonce: bytes
+    again: bool = False
 
 
 class Within(Store):
@@ -116,6 +138,20 @@ class Within(Store):
             return True
         return jid is not None and next_seq - 1 > (attempt_seq - 1 if since == -1 else since)
 
+    def keyed(self, key: str, queues: Sequence[str]) -> list[str]:
+        """Return the ids of the jobs submitted to these queues under a key."""
+        asked = [{"ns": self._ns, "queue": queue, "key": key} for queue in queues]
+        return self._read(lambda tx: [row[0] for each in asked for row in tx.rows("find_key", each)])
+
+    def keyed(self, key: str, queues: Iterable[str]) -> list[str]:
+        """Return the ids of the jobs that were submitted under `key` to any of these queues."""
+
+        def look(tx: Transaction) -> list[str]:
+            params = ({"ns": self._ns, "queue": queue, "key": key} for queue in queues)
+            return [str(id) for each in params for (id,) in tx.rows("find_key", each)]
+
+        return self._read(look)
+
     def queue_topic(self, queue: str) -> str:
         """Name the bells of who waits for a job of `queue`."""
         return self._queue_topic(queue)
@@ -139,6 +175,7 @@ class Within(Store):
         fence: int | None = None,
         in_attempt: bool = False,
         lease: float | None = None,
+        once: Once | None = None,
     ) -> tuple[int, bool]:
         """Append ``(seq, bytes, final)`` in one transaction; return the last seq, and whether all were known.
 
@@ -150,6 +187,8 @@ class Within(Store):
             The seqs count from 0 within the current attempt, and so does the one returned.
         lease : float, optional
             Seconds for which the claim is kept from now on.
+        once : Once, optional
+            Which call this is: a repeat of one that landed appends nothing.
         """
         items = []
         for seq, data, final in frames:
@@ -164,6 +203,9 @@ class Within(Store):
                 if lease is not None:
                     until = self._lease_clock() + lease
                     tx.rows("heartbeat", {**guard, "until": until, "boot": self._lease_epoch()})
+            landed = None if once is None else self._landed(tx, "frames", journal, once)
+            if landed is not None:
+                return int(landed), True
             base = self._attempt_base(tx, journal) if in_attempt else 0
             last, fresh = -1, 0
             for seq, data, final in items:
@@ -173,13 +215,21 @@ class Within(Store):
                     continue
                 fresh += not self._is_known(tx, journal, base + seq)
                 last = self._append_at(tx, journal, base + seq, data, final=final)
+            if once is not None:
+                self._note(tx, "frames", journal, once, last)
             return last - base, not fresh
 
         return self._write(work, durable=False)
 
-    def attempt_base(self, journal: str) -> int:
-        """Return the seq of the first frame of the current attempt."""
-        return self._read(lambda tx: self._attempt_base(tx, journal))
+    def next_seqs(self, inv_id: str) -> list[int]:
+        """Return the next seq of an invocation's journal and of its siblings', in the order of `SIBLINGS`."""
+
+        def look(tx: Transaction) -> list[int]:
+            journals = [inv_id + suffix for suffix in ("", *SIBLINGS)]
+            params = [{"ns": self._ns, "id": each, "stem": inv_id} for each in journals]
+            return [int(tx.rows("journal_state", each)[0][2] or 0) for each in params]
+
+        return self._read(look)
 
     def _attempt_base(self, tx: Transaction, journal: str) -> int:
         params = {"ns": self._ns, "id": journal, "stem": _stem(journal)}
@@ -192,6 +242,64 @@ class Within(Store):
             return False
         jid, trimmed_to = found[0]
         return seq < trimmed_to or bool(tx.frames({"jid": jid, "since": seq - 1, "last": seq}, 1)[0])
+
+    # -- calls that may be repeated ---------------------------------------------
+
+    def claim_once(self, spec: ClaimSpec, worker_id: str, n: int, once: Once) -> list[Claimed]:
+        """Claim as `claim_many` does, without waiting; a repeat of a call that landed returns its claims."""
+        check_spec(spec)
+        about = f"{worker_id}\0{spec.queue}\0{n}"
+        sampled = self._sample(spec)
+
+        def work(tx: Transaction) -> list[Claimed]:
+            landed = self._landed(tx, "claims", about, once)
+            if landed is not None:
+                return [claimed for id, fence in landed if (claimed := self._again(tx, id, worker_id, fence))]
+            taken = self._take(tx, spec, worker_id, n, sampled)
+            if taken:
+                self._note(tx, "claims", about, once, [[each.id, each.fence] for each in taken])
+            return taken
+
+        return self._write(work)
+
+    def _again(self, tx: Transaction, id: str, worker_id: str, fence: int) -> Claimed | None:
+        """Return a claim that was made, if it still is one."""
+        params = {"ns": self._ns, "id": id}
+        held = tx.rows("holder", params)
+        if not held or held[0][:3] != ("running", worker_id, fence):
+            return None
+        queue, envelope = tx.rows("find_id", params)[0]
+        until = tx.rows("row", params)[0][_LEASE_UNTIL]
+        lease = self._now() + until - self._lease_clock()
+        return Claimed(id, bytes(envelope or b""), held[0][3], queue, fence, lease)
+
+    def _note(self, tx: Transaction, what: str, about: str, once: Once, answer: Any) -> None:
+        """Write down, in the call's own transaction, what it was answered."""
+        keeper = reserved(self._engine)
+        journal = _name(what, self._ns, about)
+        seq = keeper._append(tx, journal, [once.nonce + protocol.pack({"answer": answer})])
+        if seq % _REPEATS == 0 and seq:
+            jid = tx.rows("journal", {"ns": RESERVED, "id": journal})[0][0]
+            tx.rows("trim", {"jid": jid, "seq": seq - _REPEATS})
+
+    def _landed(self, tx: Transaction, what: str, about: str, once: Once) -> Any:
+        """Return what the first try of a repeated call was answered, None where it did not land."""
+        if not once.again:
+            return None
+        journal = _name(what, self._ns, about)
+        _, jid, next_seq, *_ = tx.rows("journal_state", {"ns": RESERVED, "id": journal, "stem": journal})[0]
+        if jid is None:
+            return None
+        bounds = {"jid": jid, "since": next_seq - _REPEATS, "last": next_seq - 1}
+        for _, data in reversed(tx.frames(bounds, _REPEATS * 1024)[0]):
+            if data.startswith(once.nonce):
+                return protocol.unpack(data[len(once.nonce) :])["answer"]
+        return None
+
+
+def _name(what: str, ns: str, about: str) -> str:
+    told = hashlib.sha256(f"{ns}\0{about}".encode("utf-8", "surrogatepass"))
+    return f"{what}-{told.hexdigest()}"
 
 
 class Overheard:
@@ -270,19 +378,3 @@ def stem_of(journal: str) -> str | None:
 def reserved(engine: Store) -> Within:
     """Return the part of the store that servers keep for themselves."""
     return Within(engine, RESERVED)
-
-
-__all__ = [
-    "RESERVED",
-    "Holder",
-    "Overheard",
-    "Presence",
-    "Within",
-    "check_journal",
-    "check_namespace",
-    "descriptor",
-    "name_of",
-    "overhear",
-    "reserved",
-    "stem_of",
-]

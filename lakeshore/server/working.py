@@ -16,7 +16,7 @@ from lakeshore.errors import ClaimLost
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name
 from lakeshore.planes.protocol import field
-from lakeshore.planes.store_within import Holder, Presence, Within, check_journal, stem_of
+from lakeshore.planes.store_within import Holder, Once, Presence, Within, check_journal, stem_of
 from lakeshore.server.answers import Refusal
 from lakeshore.server.producing import held
 from lakeshore.server.serving import EVERYONE, WORKERS, Call, Serving
@@ -93,9 +93,13 @@ class Working:
         return {"commands": [command for _, command in taken]}
 
     def _take(self, plane: Within, spec: ClaimSpec, worker: str, n: int, call: Call) -> list[_Handed]:
-        taken = plane.claim_many(
-            spec.queue, worker, n, kind=spec.kind, temperature=spec.temperature, lease=spec.lease
-        )
+        once = _once(call.body)
+        if once is None:
+            taken = plane.claim_many(
+                spec.queue, worker, n, kind=spec.kind, temperature=spec.temperature, lease=spec.lease
+            )
+        else:
+            taken = plane.claim_once(spec, worker, n, once)
         return [self._hand(call, claimed) for claimed in taken]
 
     def _hand(self, call: Call, claimed: Claimed) -> _Handed:
@@ -103,7 +107,10 @@ class Working:
         notes = self._serving.notes
         if call.token is not None:
             notes.claimed(call.ns, claimed.id, claimed.fence, call.token.digest)
-        return claimed, protocol.command(claimed, notes.submission(call.ns, claimed.id))
+        told = protocol.command(claimed, notes.submission(call.ns, claimed.id))
+        if claimed.fence > 1:  # a worker's first frame, repeated, is known by its seq
+            told["body"]["next_seqs"] = self._serving.plane(call.ns).next_seqs(claimed.id)
+        return claimed, told
 
     def _hold_of(self, call: Call, plane: Within, id: str, verb: str) -> tuple[str, int | None]:
         """Return the worker and fence under which a call reports; in a thread.
@@ -230,13 +237,13 @@ class Working:
         holder = None if stem is None else plane.holder(stem)
         if stem is None or holder is None:
             worker, fence = _guard(call.body)
-            return plane.journal_put(journal, frames, worker_id=worker, fence=fence)
+            return plane.journal_put(journal, frames, worker_id=worker, fence=fence, once=_once(call.body))
         token = call.token
         if token is not None and token.role not in WORKERS:
             raise Refusal("forbidden", f"a {token.role} token may not append to a job's journal.")
         worker, fence = self._hold_of(call, plane, stem, "result-chunk")
         if _is_ours(call.body):
-            return plane.journal_put(journal, frames, worker_id=worker, fence=fence)
+            return plane.journal_put(journal, frames, worker_id=worker, fence=fence, once=_once(call.body))
         lease = self._serving.options.field_lease
         guard: dict[str, Any] = {"worker_id": worker, "fence": fence, "in_attempt": True, "lease": lease}
         seq, data, final = frames[-1]
@@ -252,6 +259,16 @@ def _guard(body: Mapping[str, Any]) -> tuple[str | None, int | None]:
     worker: str | None = field(body, "worker_id", str, None)
     fence: int | None = field(body, "fence", int, None)
     return (None if worker is None else check_name(worker, "worker_id")), fence
+
+
+def _once(body: Mapping[str, Any]) -> Once | None:
+    """Return which call this is, where the client can say."""
+    nonce: bytes | None = field(body, "nonce", bytes, None)
+    if nonce is None:
+        return None
+    if len(nonce) != protocol.NONCE_BYTES:
+        raise ValueError(f"nonce: wants {protocol.NONCE_BYTES} bytes, got {len(nonce)}")
+    return Once(nonce, field(body, "again", bool, False))
 
 
 def _is_ours(body: Mapping[str, Any]) -> bool:

@@ -103,10 +103,10 @@ class Loopback:
     ) -> None:
         self.script = {name: list(steps) for name, steps in (script or {}).items()}
         self.seen: list[Request] = []
-        self.drop_once = False
+        self.drops = 0  # how many answers to each request are lost
         self.stopping = threading.Event()
         self.connections = 0
-        self._dropped: dict[tuple[str, str, str], bool] = defaultdict(bool)
+        self._dropped: dict[tuple[str, str, str], int] = defaultdict(int)
         self._lock = threading.Lock()
         plane = self
 
@@ -150,12 +150,13 @@ class Loopback:
             step = steps.pop(0) if steps else None
             what = request.body
             if isinstance(what, dict):  # a repeated wait asks for what is left of it
-                what = {name: value for name, value in what.items() if name != "timeout_s"}
+                what = {name: value for name, value in what.items() if name not in ("timeout_s", "again")}
             key = (request.method, request.target, repr(what))
-            first, self._dropped[key] = not self._dropped[key], True
+            self._dropped[key] += 1
+            drop = self._dropped[key] <= self.drops
         if step is not None:
             step(request)
-        elif self.drop_once and first:
+        elif drop:
             request.handler.wfile = _Nowhere()  # type: ignore[assignment]
             self.serve(request)
             request.cut()

@@ -20,13 +20,17 @@ _PASSED = ("authorization", "accept", "content-type", "user-agent")
 
 
 class Ours(Loopback):
-    """A control plane over `plane`; `rows=False` answers streams with frames, as to a client in the field."""
+    """A control plane over `plane`; `rows=False` answers streams with frames, as to a client in the field.
+
+    `cuts` are bytes after which one stream after another breaks off.
+    """
 
     def __init__(
         self, plane: Dispatch | None = None, *, host: str = "127.0.0.1", options: Options | None = None
     ) -> None:
         self.plane = Dispatch(":memory:") if plane is None else plane
         self.rows = True
+        self.cuts: list[int] = []
         self._open = contextlib.ExitStack()
         app = create_app(self.plane, options or Options(auth=False, keepalive=KEEPALIVE_SECONDS))
         self.behind = self._open.enter_context(background(app))
@@ -60,9 +64,14 @@ class Ours(Loopback):
 
     def _pass_on(self, request: Request, answer: http.client.HTTPResponse, headers: dict[str, Any]) -> None:
         request.start(headers.pop("content-type"), headers)
+        left = self.cuts.pop(0) if self.cuts else 2**62
         try:
             while part := answer.read1(65536):
-                request.chunk(part)
+                request.chunk(part[:left])
+                left -= len(part)
+                if left <= 0:
+                    request.cut()
+                    return
         except (http.client.IncompleteRead, ConnectionResetError):
             request.cut()
             return

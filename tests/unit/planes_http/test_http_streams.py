@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -253,6 +254,28 @@ def test_keepalives_are_no_rows(field: Field, connect: Connect) -> None:
     rows = [KEEPALIVE + row_item(seq, data) + KEEPALIVE for seq, data in enumerate(PLAIN)]
     field.script["stream"] = [stream(*rows, media=ROWS)]
     assert list(connect(field).journal_read("a")) == list(enumerate(PLAIN))
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "frames"])
+def test_cut_at_a_hundred_offsets(ours: Ours, connect: Connect, rows: bool) -> None:
+    """The real server's stream of a job with a retry, cut anywhere: each frame once, in order."""
+    plane, ours.rows, chance = connect(ours, timeout=30), rows, random.Random(7)
+    ours.plane.submit("gpu", b"e", id="a")
+    for attempt in (1, 2):
+        ours.plane.claim("gpu", "w")
+        values = [b"x" * chance.choice((0, 10, 100, 300)) for _ in range(600)]
+        ours.plane.journal_extend(
+            "a", [wire.Frame(wire.FrameKind.VALUE, 0, each).to_bytes() for each in values]
+        )
+        if attempt == 1:
+            ours.plane.nack("a", "w", error="E")
+    ours.plane.ack("a", "w", frame=wire.end_frame(0))
+    want = list(ours.plane.journal_read("a", since=0))
+    if not rows:  # as to a client in the field: the row's seq in each header, no boundary of attempts
+        want = [(seq, wire.reseq(data, seq)) for seq, data in want if seq != 600]
+    ours.cuts = [chance.choice((7, *[chance.randrange(1, 2000)] * 9)) for _ in range(100)]
+    assert list(plane.journal_read("a", since=0, timeout=30)) == want
+    assert ours.cuts == []
 
 
 def test_the_two_readings_agree_on_a_real_job(ours: Ours, connect: Connect) -> None:
