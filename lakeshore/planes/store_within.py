@@ -8,7 +8,7 @@ that no client can name, so they travel with the store, its backups and its lock
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -142,15 +142,6 @@ class Within(Store):
         """Return the ids of the jobs submitted to these queues under a key."""
         asked = [{"ns": self._ns, "queue": queue, "key": key} for queue in queues]
         return self._read(lambda tx: [row[0] for each in asked for row in tx.rows("find_key", each)])
-
-    def keyed(self, key: str, queues: Iterable[str]) -> list[str]:
-        """Return the ids of the jobs that were submitted under `key` to any of these queues."""
-
-        def look(tx: Transaction) -> list[str]:
-            params = ({"ns": self._ns, "queue": queue, "key": key} for queue in queues)
-            return [str(id) for each in params for (id,) in tx.rows("find_key", each)]
-
-        return self._read(look)
 
     def queue_topic(self, queue: str) -> str:
         """Name the bells of who waits for a job of `queue`."""
