@@ -44,6 +44,13 @@ def serve(
         str, typer.Option(metavar="S", help="Lease of workers that cannot renew one.")
     ] = "6h",
     max_body: Annotated[str, typer.Option(metavar="BYTES", help="The most one request may carry.")] = "64M",
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Where files and code are kept: a folder, s3://… or alike; default: in LAKESHORE_HOME.",
+        ),
+    ] = None,
     max_streams: Annotated[int, typer.Option(min=1, help="Open streams a token.")] = 1000,
     log: Annotated[
         str, typer.Option(metavar="FORM", help="Access log on stderr: text, json or off.")
@@ -86,6 +93,7 @@ def serve(
         field_lease=settings.duration(field_lease),
         streams=max_streams,
         hosts=(host, *(allow_host or ())),
+        storage=storage,
     )
     sock = run.listen(host, port)
     try:

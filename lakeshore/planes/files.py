@@ -82,7 +82,7 @@ def publish(channel: Channel, inv_id: str, root: Path, keys: Iterable[str]) -> N
 def fetch(channel: Channel, storage: str, key: str, target: Path) -> bool:
     """Bring a stored file (or folder) to `target` in one step; False where there is none of this key.
 
-    A file that is there is replaced; a folder that is there is left as it is.
+    What is there is replaced.
 
     Raises
     ------
@@ -105,9 +105,14 @@ def fetch(channel: Channel, storage: str, key: str, target: Path) -> bool:
                 unpack(file, begun / "folder", _FOLDER_BOUNDS)
         if media != FOLDER:
             (begun / "file").replace(target)
-        elif not target.is_dir():
-            with contextlib.suppress(FileExistsError):  # another process was first
+        else:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                target.rename(begun / "before")
+            try:
                 (begun / "folder").rename(target)
+            except OSError:
+                if not target.is_dir():  # else another process brought it meanwhile
+                    raise
     finally:
         shutil.rmtree(begun, ignore_errors=True)
     return True

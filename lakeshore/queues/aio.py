@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lakeshore.errors import WaitTimeout
@@ -127,6 +129,10 @@ class Queue:
                         f"result: invocation {id!r} has not ended within {timeout:g} s. "
                         "It goes on; ask again with its id."
                     ) from None
+
+    async def fetch(self, id: str, key: str, dest: str | os.PathLike[str] | None = None) -> Path:
+        """Return the path of a file that a job wrote, brought here if need be; see `SyncQueue.fetch`."""
+        return await _await(partial(self.sync.fetch, id, key, dest))
 
     def stream(self, id: str, since: int = -1, timeout: float | None = 30.0) -> AsyncStream:
         """Follow what a job yields with ``async for``; see `Stream`."""

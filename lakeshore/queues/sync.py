@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from lakeshore import ports
@@ -163,6 +165,32 @@ class SyncQueue:
             After `timeout` seconds; None waits for ever. The job goes on.
         """
         return decode(self.plane.result(id, timeout=timeout))
+
+    def fetch(self, id: str, key: str, dest: str | os.PathLike[str] | None = None) -> Path:
+        """Return the path of a file (or folder) that a job wrote with `run.write`, brought here if need be.
+
+        Parameters
+        ----------
+        id : str
+            The job.
+        key : str
+            As the job returned it, relative to the scope it was submitted in.
+        dest : path, optional
+            Where to put it: a file's path, or a folder to put it in. Default: below LAKESHORE_HOME, or on a
+            local plane where it lies.
+
+        Raises
+        ------
+        KeyNotFound
+            When nothing is stored under this key; a `FileNotFoundError` too.
+        UnknownInvocation
+            When no job has this id.
+        PlaneUnavailable
+            When the control plane does not answer.
+        """
+        from lakeshore.queues.fetching import fetch  # most notebooks fetch no file
+
+        return fetch(self.plane, id, key, dest)
 
     def stream(self, id: str, since: int = -1, timeout: float | None = 30.0) -> Stream:
         """Follow what a job yields, from the frame after `since`; see `Stream`.
