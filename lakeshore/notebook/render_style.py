@@ -41,6 +41,7 @@ box-sizing:border-box;max-width:100%;overflow-wrap:anywhere;contain:content}
 .lk-mute{opacity:.72}
 .lk-id,.lakeshore-panel :is(pre,code){
 font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px}
+.lakeshore-panel code{background:rgba(128,128,128,.14)!important;padding:1px 4px!important;border-radius:3px}
 .lakeshore-panel .lk-id{user-select:all;opacity:.72;background:none!important;padding:0!important;border:0;
 color:inherit;white-space:normal}
 .lakeshore-panel td .lk-state b{font-weight:400}
@@ -80,7 +81,9 @@ def _minify(css: str) -> str:
     return css.strip().replace("\n", "")
 
 
-STYLE: Final = _minify(_RULES) + f".jp-OutputArea-child:has(>*>img[src$='{BLANK}']){{display:none}}"
+STYLE: Final = (
+    _minify(_RULES) + f".jp-OutputArea-child:has(>.jp-RenderedImage>img[src$='{BLANK}']){{display:none}}"
+)
 """The whole stylesheet as one line; safe to stand in a ``<style>`` element more than once."""
 
 
@@ -89,14 +92,16 @@ PANEL: Final = "lakeshore-panel mathjax_ignore tex2jax_ignore"
 
 
 def stand_in_html(record: str, key: str) -> str:
-    """Return a record that shows itself only where no view of class ``lk-v-KEY`` is alive.
+    """Return a record that `hiding` hides where the view is alive.
 
-    In JupyterLab and Notebook 7 it also hides the output before it while that is nothing but a message that
-    its model is missing.
+    In JupyterLab and Notebook 7 it hides the output before it while that has no view, and so is nothing but a
+    message that its model is missing.
     """
     child = ".jp-OutputArea-child"
-    css = (
-        f"body:has(.lk-v-{key}) .lk-s-{key},body:has(.lk-v-{key}) {child}:has(.lk-s-{key}),"
-        f"{child}:not(:has(.lakeshore-view,.lakeshore-panel)):has(+{child} .lk-s-{key}){{display:none}}"
-    )
+    css = f"{child}:not(:has(.lakeshore-view)):has(+{child} .lk-s-{key}){{display:none}}"
     return f'<style>{css}</style><div class="lk-s-{key}">{record}</div>'
+
+
+def hiding(key: str) -> str:
+    """Return the rules by which a view hides its stand-in; they go when the view goes."""
+    return f".lk-s-{key},.jp-OutputArea-child:has(>*>.lk-s-{key}){{display:none}}"

@@ -166,5 +166,7 @@ def traceback_lines(state: PanelState, share: float) -> list[str]:
     most = round(TEXT_BUDGET // 2 * share)
     if not state.traceback or not most:
         return []
+    if state.error and state.traceback.strip() == state.error.strip():
+        return []  # it says no more than the error does
     lines = [clip(line, 300) for line in state.traceback[-most:].rstrip().splitlines()]
     return lines[-TRACEBACK_LINES:]

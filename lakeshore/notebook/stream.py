@@ -32,6 +32,8 @@ POLL_SHARE = 4.0
 """A panel rests this many times what its last poll took: a slow plane is asked less often."""
 CONFIRM_SECONDS = 5.0
 REPEAT_SECONDS = 30.0
+SETTLING = 6
+"""Messages that a panel's end takes."""
 PRINT_SECONDS = 0.5
 PRINTED_LINES = 200
 
@@ -53,6 +55,11 @@ class PanelFeed(stream_ui.Feed, Protocol):
 
     ended: bool
     plane: Plane
+
+    @property
+    def state(self) -> str:
+        """As last seen."""
+        ...
 
     def require(self) -> None:
         """Raise `UnknownInvocation` when there is nothing to follow."""
@@ -195,7 +202,7 @@ class Panel:
             self._obey(now)
             if not self._settled.is_set() and (self._asks or now >= self._next_poll):
                 self._ask()
-            return 1 if self._settled.is_set() else self._draw(now)
+            return SETTLING if self._settled.is_set() else self._draw(now)
         except Exception as error:  # noqa: BLE001 - one broken panel must not end the thread of all
             stream_ui.log.exception("the panel of %s stopped", self.id)
             if not self._settled.is_set():
@@ -227,7 +234,7 @@ class Panel:
                 raise self._fault
             if self._feed.ended:
                 self._settle("ended")
-                return 1
+                return SETTLING
             if not (self._dirty or now - self._drawn_at >= REDRAW_SECONDS):
                 return 0
             sent = self._surface.update(self._feed)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from IPython.core.getipython import get_ipython
 
-from lakeshore.notebook.render_style import BLANK, STYLE, stand_in_html
+from lakeshore.notebook.render_style import BLANK, STYLE, hiding, stand_in_html
 
 TICK_SECONDS = 0.1
 MESSAGES_PER_SECOND = 200
@@ -32,7 +32,8 @@ HTML_SECONDS = 1.0
 """Between updates of a display that is replaced as a whole."""
 STAND_IN_SHARE, STAND_IN_SECONDS, STAND_IN_BYTES = 0.1, 30.0, 20_000
 """A stand-in lags by this share of the panel's age, at most so long, and has so many bytes a second."""
-
+STAND_INS_SECONDS = 0.25
+"""Between the stand-ins of all panels: each brings a stylesheet, for which the page looks at all it shows."""
 ENDED_VIEWS = 32
 """Views of ended jobs that stay open for a page that was reloaded in mid-run."""
 
@@ -45,11 +46,6 @@ class Feed(Protocol):
     @property
     def id(self) -> str:
         """The job, or the first of them."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """As last seen."""
         ...
 
     @property
@@ -161,14 +157,16 @@ class Ticker:
             self._wake.clear()
             with self._lock:
                 panels, stopping = list(self._panels), self._stopping
-            sent = 0
+            sent = ticked = 0
             for panel in panels:
                 if stopping or self._stopping:
                     panel.close()
-                else:
-                    sent += panel.tick(time.monotonic())
+                elif sent < TICK_SECONDS * MESSAGES_PER_SECOND:
+                    sent, ticked = sent + panel.tick(time.monotonic()), ticked + 1
             with self._lock:
-                self._panels = [panel for panel in self._panels if not panel.over]
+                # Those that had no turn are the first of the next round.
+                turned = [*self._panels[ticked:], *self._panels[:ticked]]
+                self._panels = [panel for panel in turned if not panel.over]
                 if not self._panels:
                     self._thread = None
                     return
@@ -297,18 +295,19 @@ class WidgetSurface:
     """
 
     live = True
+    _stand_ins_at = 0.0
 
     def __init__(self, make_view: Callable[..., Any]) -> None:
         self._make_view = make_view
         self.display_id, self._stand_in_id = uuid.uuid4().hex, uuid.uuid4().hex
         self._view: Any = None
         self._html_at = self._figure_at = self._stand_in_at = self._opened_at = 0.0
-        self._state = ""
 
     def open(self, feed: Feed, on_gesture: Callable[[str], None]) -> None:
         """Send the view, with one line of HTML and the text for places that cannot show it."""
-        view = self._view = self._make_view(feed.html(), css=STYLE, gestures=feed.gestures)
-        view.add_class(f"lk-v-{self._stand_in_id[:8]}")
+        view = self._view = self._make_view(
+            feed.html(), css=STYLE + hiding(self._stand_in_id[:8]), gestures=feed.gestures
+        )
         view.on_gesture(on_gesture)
         figure = feed.figure()
         if figure:
@@ -324,6 +323,7 @@ class WidgetSurface:
         )
         publish({"image/png": BLANK}, self._stand_in_id)
         self._opened_at = time.monotonic()
+        self._stand_in_at = self._opened_at + HTML_SECONDS
 
     def update(self, feed: Feed) -> int:
         """Set what differs, each part no oftener than its size allows."""
@@ -338,7 +338,7 @@ class WidgetSurface:
             if figure != self._view.figure:
                 self._view.figure = figure
                 self._figure_at, sent = now + len(figure) / BYTES_PER_SECOND, sent + 1
-        if now >= self._stand_in_at or feed.state != self._state:
+        if now >= max(self._stand_in_at, WidgetSurface._stand_ins_at):
             sent += self._stand(feed, now)
         return sent
 
@@ -347,7 +347,7 @@ class WidgetSurface:
         bundle = {"text/html": html, "text/plain": feed.text()}
         rest = min(STAND_IN_SECONDS, max(HTML_SECONDS, STAND_IN_SHARE * (now - self._opened_at)))
         self._stand_in_at = now + max(rest, len(html) / STAND_IN_BYTES)
-        self._state = feed.state
+        WidgetSurface._stand_ins_at = now + STAND_INS_SECONDS
         publish(bundle, self._stand_in_id, update=True)
         return 1
 

@@ -161,9 +161,11 @@ WATCH_MARKS = """() => {
     new MutationObserver(look).observe(document.querySelector('.lakeshore-view'),
                                        {childList: true, subtree: true, characterData: true}) }"""
 WATCH_TASKS = """() => {
+    window.watch?.disconnect();
     window.long = [];
     const keep = list => list.getEntries().forEach(entry => window.long.push(Math.round(entry.duration)));
-    new PerformanceObserver(keep).observe({entryTypes: ['longtask']}) }"""
+    window.watch = new PerformanceObserver(keep);
+    window.watch.observe({entryTypes: ['longtask']}) }"""
 
 
 def test_a_flood_leaves_the_page_and_the_next_cell_alone(front: Front) -> None:

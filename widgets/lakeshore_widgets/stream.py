@@ -25,7 +25,7 @@ _CSS = (
     "color:var(--jp-content-font-color1,var(--vscode-foreground,CanvasText))}"
     ".lakeshore-view :is(.widget-html-content,.jupyter-widget-html-content){line-height:1.5;width:100%}"
     # As wide as the record that takes its place.
-    ".jp-OutputArea-output .lakeshore-view{margin-right:20px}"
+    ".jp-OutputArea-output .lakeshore-view{margin-right:20px!important}"
     ".lakeshore-scroll{overflow-anchor:none}"
     ".lakeshore-buttons button{height:24px;line-height:22px;font-size:12px;padding:0 10px;color:inherit;"
     "background:transparent;border:1px solid rgba(128,128,128,.4);border-radius:4px;box-shadow:none}"
