@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from lakeshore import wire
 
@@ -60,7 +60,7 @@ class Inbox:
             read = self._socket.recv_into(self._large[self._filled :], 0, flags)
             self._filled += read
             if self._filled == len(self._large):
-                self._messages.append(wire.unpack(self._large.obj))
+                self._messages.append(wire.unpack(cast(bytes, self._large.obj)))  # any buffer is read alike
                 self._large = None
             return read > 0
         data = self._socket.recv(_READ, flags)
