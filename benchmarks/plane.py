@@ -165,7 +165,7 @@ def throughput(folder: Path) -> None:
         show(
             f"drain, {synchronous}, against both in one commit",
             best_rates({"raw": raw.fused, "plane": mine.drain}, n),
-            0.4,
+            0.9 if durable else 0.6,
         )
         if not durable:
             show("frames, NORMAL", best_rates({"raw": raw.insert, "plane": mine.frames}, n), 0.5)

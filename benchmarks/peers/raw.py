@@ -12,10 +12,11 @@ from peers.side import timed
 ROWS = """
 CREATE TABLE IF NOT EXISTS row (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    ns TEXT, id TEXT, queue TEXT, state TEXT, priority REAL, submitted_at REAL, envelope BLOB,
+    ns TEXT, id TEXT, queue TEXT, state TEXT, priority REAL, key TEXT, submitted_at REAL, envelope BLOB,
     UNIQUE (ns, id)
 );
 CREATE INDEX IF NOT EXISTS ready ON row (ns, queue, priority DESC, seq) WHERE state = 'queued';
+CREATE UNIQUE INDEX IF NOT EXISTS keyed ON row (ns, queue, key) WHERE key IS NOT NULL;
 """
 ROW = """
 INSERT INTO row (ns, id, queue, state, priority, submitted_at, envelope)
@@ -34,7 +35,7 @@ class Adapter:
         return timed(lambda: self._stores[durable].insert(1), n)
 
     def row(self, n: int, durable: bool = True) -> float:
-        """A row with what the contract asks of it: a unique id, an order, the index that a claim walks."""
+        """A row with what the contract asks of it: a unique id and key, an order, a claim's index."""
         db = self._stores[durable].db
         db.execute(ROWS)
         ids = (f"r{time.monotonic_ns():020d}" for _ in range(n))

@@ -36,7 +36,7 @@ def own_turns(raw: Side, lakeshore: Side, verb: str) -> list[Turn]:
             Turn("raw submit_many", raw, verb, 5000),
             Turn("submit_many_calls", lakeshore, "submit_many_calls", 2000),
         ]
-    limit = "claim_and_ack" if verb == "drain" else "submit"
+    limit = "claim_and_ack" if verb == "drain" else "row"
     turns = [
         Turn(f"{verb} FULL", lakeshore, verb, 100, full, 15),
         Turn(f"raw {verb} FULL", raw, limit, 100, full, 15),
@@ -46,8 +46,8 @@ def own_turns(raw: Side, lakeshore: Side, verb: str) -> list[Turn]:
         turns.append(Turn(f"raw {verb} NORMAL", raw, limit, 400, normal, 15))
     if verb == "submit":
         turns += [
-            Turn("raw row FULL", raw, "row", 100, full),
-            Turn("raw row NORMAL", raw, "row", 400, normal),
+            Turn("raw bare FULL", raw, "submit", 100, full, 15),
+            Turn("raw bare NORMAL", raw, "submit", 400, normal, 15),
         ]
     if verb == "drain":
         turns.append(Turn("drain process", lakeshore, verb, 400, {"isolation": "process"}, 5))
@@ -68,6 +68,9 @@ def told_rates(run: Run, mine: dict[str, list[float]], peers: dict[str, dict[str
         beside = (
             f"{reached:.2f} of raw beside it ({min(limits):,.0f} to {max(limits):,.0f}/s)" if limits else ""
         )
+        bare = [rate / limit for rate, limit in zip(rates, mine.get(f"raw bare{mode}", []), strict=False)]
+        if verb == "submit" and bare:
+            beside += f"; {statistics.median(bare):.2f} of a bare row"
         run.add(
             title,
             "/s",
@@ -89,8 +92,8 @@ def told_rates(run: Run, mine: dict[str, list[float]], peers: dict[str, dict[str
     told("drain, one inline worker, durable=False", "drain", " NORMAL", share=0.4)
     told("drain, process isolation, durable", "drain", " process", wants=1500)
     for what, key in (
-        ("raw, a row with a unique id, an order and a claim's index, FULL", "raw row FULL"),
-        ("... NORMAL", "raw row NORMAL"),
+        ("raw, a bare row of a number and bytes, FULL", "raw bare FULL"),
+        ("... NORMAL", "raw bare NORMAL"),
         ("raw, an ack and the next claim in one commit, FULL", "raw fused"),
     ):
         run.add(what, "/s", max(mine.get(key, []), default=None))

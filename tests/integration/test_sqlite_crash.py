@@ -45,9 +45,20 @@ WORKLOAD = """
         said("queued", job.id)
         job = plane.claim("gpu", "w", lease=60.0)
         plane.release(job.id, "w", fence=job.fence)
+        plane.submit("other", b"e" * 3000, id="gone", key="k", delay=0.001)
+        plane.journal_append("gone.log", 7, b"f")
+        plane.cancel("gone")
+        plane.prune(older_than=0, states=["cancelled"])
         plane.cancel("m2")
         said("cancelled", "m2")
+        pair = plane.claim_many("gpu", "w", 2, lease=60.0)
+        for job in pair:
+            said("running", job.id)
+        following = plane.nack(pair[0].id, "w", error="E", retry=False, fence=pair[0].fence, next=spec)
+        said("failed", pair[0].id)
+        said("running", following.id)
         plane.journal_trim("j1", keep_last=1)
+        plane.journal_append("topic", None, b"f", final=True)
         plane.close()
 
     NEXT = {  # what a state may have become by the verb that died
@@ -57,6 +68,22 @@ WORKLOAD = """
         "failed": {"failed", "queued"},
         "cancelled": {"cancelled"},
     }
+
+    def check_parts(path):
+        \"\"\"No part of a row stands without it, and no frame without its journal.\"\"\"
+        db = apsw.Connection(path)
+        for orphans in (
+            "payload WHERE seq NOT IN (SELECT seq FROM invocation)",
+            "frame WHERE jid NOT IN (SELECT jid FROM journal)",
+            "journal j WHERE next_seq <= coalesce((SELECT max(seq) FROM frame f WHERE f.jid = j.jid), -1)",
+            "invocation WHERE (state = 'running') <> (lease_until IS NOT NULL)",
+            "invocation WHERE state = 'running' AND fence = 0",
+            "invocation WHERE (state IN ('succeeded', 'failed', 'cancelled')) <> (finished_at IS NOT NULL)",
+            "invocation i WHERE envelope IS NULL AND NOT EXISTS ("
+            "SELECT 1 FROM payload p WHERE p.seq = i.seq AND part = 'envelope')",
+        ):
+            assert db.execute(f"SELECT count(*) FROM {orphans}").fetchall() == [(0,)], orphans
+        db.close()
 
     def inspect(path, told):
         \"\"\"Check the file against what was acknowledged.\"\"\"
@@ -72,10 +99,17 @@ WORKLOAD = """
             assert row is not None, f"{id} was acknowledged as {state} and is lost"
             assert row["state"] in NEXT[state], f"{id} was {state} and is {row['state']}"
             assert plane.envelope(id) in (b"e", b"e" * 100, b"e" * 3000)
+            if row["state"] == "running":
+                assert (row["worker_id"], row["fence"] >= row["attempt"] >= 1) == ("w", True), row
             if row["state"] == "succeeded":
                 assert row["result"] == b"r" * 3000
                 assert [b for _, b in plane.journal_read(id, timeout=0)] == [b"f", b"end"]
         assert sum(sum(states.values()) for states in plane.queues().values()) >= len(last)
+        gone = plane.get("gone")
+        ended = gone is not None and gone["state"] == "cancelled"
+        left = list(plane.journal_read("gone.log", timeout=0)) if ended else []
+        assert left in ([], [(7, b"f")]) and (gone is None or plane.envelope("gone") == b"e" * 3000)
+        check_parts(path)
         plane.submit("gpu", b"e", id="after")
         plane.close()
 """

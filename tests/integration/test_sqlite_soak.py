@@ -9,6 +9,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import apsw
 import pytest
 
 from lakeshore import Dispatch
@@ -45,6 +46,39 @@ READER = """
         plane.count("gpu"); plane.invocations("gpu", limit=200); looks += 1
     assert len(os.listdir("/proc/self/fd")) <= before
     print(looks)
+"""
+
+SOAKER = """
+    import os, sys, time
+    from lakeshore import Dispatch
+    from lakeshore.planes.contract import ClaimSpec
+    path, me, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    plane = Dispatch(path, durable=me in "01")
+    def held():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096, len(os.listdir("/proc/self/fd"))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    sent = done = 0
+    job, early, end, spec = None, None, time.monotonic() + seconds, ClaimSpec("gpu", lease=3600.0)
+    while time.monotonic() < end:
+        plane.submit("gpu", b"x" * (3000 if sent % 10 == 0 else 300), id=f"{me}-{sent}")
+        sent += 1
+        if job is None:
+            job = plane.claim("gpu", me, lease=3600)
+        if job is None:
+            continue
+        plane.journal_append(job.id, None, b"f" * 200, worker_id=me, fence=job.fence)
+        job = plane.ack(job.id, me, result=b"r", fence=job.fence, frame=b"end", next=spec)
+        done += 1
+        if sent % 500 == 0:
+            plane.prune(older_than=1.0, limit=400)
+        if early is None and time.monotonic() > end - seconds * 0.7:
+            early = held()
+    if job is not None:
+        plane.release(job.id, me, fence=job.fence)
+    late = held()
+    print(sent, done, late[0] - early[0], late[1] - early[1])
 """
 
 IDLER = """
@@ -126,6 +160,30 @@ def test_the_wal_stays_small_beside_constant_readers(tmp_path: Path) -> None:
         said(process)
     assert largest < 64 * 1024 * 1024, f"{largest:,} bytes after {written:,} rows"
     assert plane.count("gpu") == written
+
+
+@pytest.mark.slow
+def test_writers_against_checkpoints_lose_nothing_and_keep_nothing(tmp_path: Path) -> None:
+    """Four writers, two of them power-safe; ``LONG_TESTS=1 SOAK_SECONDS=1800`` is the half hour."""
+    path, seconds = tmp_path / "p.sqlite", float(os.environ.get("SOAK_SECONDS", 60)) if LONG else 3.0
+    Dispatch(path).close()
+    processes = [spawn(SOAKER, path, k, seconds) for k in range(4)]
+    go(processes)
+    largest, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.1)  # between two looks at a size that nothing announces
+        largest = max(largest, (tmp_path / "p.sqlite-wal").stat().st_size)
+    figures = [[int(figure) for figure in said(process)] for process in processes]
+    sent, done = (sum(figure[i] for figure in figures) for i in (0, 1))
+    print(f"{sent:,} submitted, {done:,} done, WAL {largest:,} bytes at most; grown RSS and fds: {figures}")
+    assert largest < 64 * 1024 * 1024
+    assert all(grown < 16 * 1024 * 1024 and fds <= 0 for _, _, grown, fds in figures), figures
+    with Dispatch(path) as plane:
+        assert plane.count("gpu") == sent - done
+        assert plane.count("gpu", "running") == 0
+        assert plane.prune(older_than=0) <= done
+        assert plane.queues() == {"gpu": {"queued": sent - done}} if sent > done else plane.queues() == {}
+    assert apsw.Connection(str(path)).pragma("integrity_check") == "ok"
 
 
 @pytest.mark.slow
