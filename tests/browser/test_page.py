@@ -1,4 +1,4 @@
-"""The control plane's web page in a real browser: the token, a job as it streams, its buttons, the keyboard."""
+"""The control plane's web page in a real browser: the token, a job as it streams, its buttons, the keys."""
 
 from __future__ import annotations
 
