@@ -208,10 +208,10 @@ def test_parent_and_children_go_on_after_a_fork(tmp_path: Path) -> None:
     sound(path)
 
 
-@pytest.mark.parametrize("load", ["writes", "reads", "frames", "waits"])
+@pytest.mark.parametrize("load", ["writes", "turns", "reads", "frames", "waits"])
 def test_forks_beside_busy_threads_hang_nothing_and_lose_nothing(tmp_path: Path, load: str) -> None:
     code = """
-        import os, signal, sys, threading, time
+        import os, signal, subprocess, sys, threading, time
         from lakeshore import Dispatch
         path, load, forks = sys.argv[1], sys.argv[2], int(sys.argv[3])
         plane = Dispatch(path, durable=False)
@@ -222,7 +222,7 @@ def test_forks_beside_busy_threads_hang_nothing_and_lose_nothing(tmp_path: Path,
             try:
                 while not stop.is_set():
                     id = f"{who}-{len(done)}"
-                    if load == "writes":
+                    if load in ("writes", "turns"):
                         plane.submit("gpu", b"e" * 2000, id=id)
                         done.append(id)
                     elif load == "reads":
@@ -234,6 +234,10 @@ def test_forks_beside_busy_threads_hang_nothing_and_lose_nothing(tmp_path: Path,
             except BaseException as error:
                 failed.append(repr(error))
 
+        if load == "turns":  # with another process, so that turns are waited for
+            rival = subprocess.Popen([sys.executable, "-c", (
+                "import itertools, sys; from lakeshore import Dispatch; plane = Dispatch(sys.argv[1])\\n"
+                "for i in itertools.count(): plane.submit('rival', b'e', id=f'r{i}')"), path])
         threads = [threading.Thread(target=busy, args=(f"t{k}",), daemon=True) for k in range(2)]
         for thread in threads: thread.start()
         hung = 0
@@ -253,14 +257,16 @@ def test_forks_beside_busy_threads_hang_nothing_and_lose_nothing(tmp_path: Path,
         stop.set()
         for thread in threads: thread.join(30)
         lost = 0
-        if load == "writes":
+        if load == "turns":
+            rival.kill(); rival.wait()
+        if load in ("writes", "turns"):
             lost = len(set(done)) - plane.count("gpu")
         elif load == "frames":
             plane.journal_append("topic", None, b"", final=True)
             lost = len(done) + forks + 1 - sum(1 for _ in plane.journal_read("topic", timeout=5))
         print(hung, lost, plane.count("child") - forks, failed)
     """
-    forks = 150 if LONG else 12
+    forks = 500 if LONG else 12
     out = finish(spawn(code, tmp_path / "p.sqlite", load, forks))
     assert out.split() == ["0", "0", "0", "[]"]
     sound(tmp_path / "p.sqlite")
