@@ -31,6 +31,11 @@ _PLAIN_MODULES = frozenset((
 ))  # fmt: skip
 """Top-level modules whose instances are known to load wherever they were dumped."""
 
+# Python 3.11 has no `type` statement
+_TYPE_ALIASES: dict[type, Callable[[Any], Any]] = (
+    {kind: reducers.type_alias} if (kind := getattr(typing, "TypeAliasType", None)) is not None else {}
+)
+
 
 def travels(value: object) -> bool:
     """Whether a function, class or module goes by value."""
@@ -62,6 +67,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 typing.NewType: reducers.named_type,
                 typing.ParamSpec: reducers.named_type,
                 typing.TypeVarTuple: reducers.named_type,
+                **_TYPE_ALIASES,
                 weakref.WeakKeyDictionary: reducers.weak_dictionary,
                 weakref.WeakValueDictionary: reducers.weak_dictionary,
             }

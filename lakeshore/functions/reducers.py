@@ -31,6 +31,15 @@ def named_type(value: Any) -> Any:
     return type(value), (value.__name__, *more)
 
 
+def type_alias(value: Any) -> Any:
+    """Reduce a ``type`` statement's alias (Python 3.12) that no installed module has."""
+    module = sys.modules.get(value.__module__)
+    if module is not None and is_installed(module):
+        return value.__name__
+    make = functools.partial(type(value), type_params=value.__type_params__)
+    return make, (value.__name__, value.__value__)
+
+
 def weak_dictionary(value: Any) -> Any:
     """Reduce a weak dictionary to what it holds now."""
     return type(value), (dict(value),)
