@@ -59,19 +59,18 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, file: Any, label: str) -> None:
         # before super's: the C pickler looks at it once, when it is made
-        self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
-            {
-                CodeType: self._reduce_code,
-                type(functools.lru_cache(lambda: None)): reducers.lru_cache,
-                functools.cached_property: reducers.cached_property,
-                typing.NewType: reducers.named_type,
-                typing.ParamSpec: reducers.named_type,
-                typing.TypeVarTuple: reducers.named_type,
-                **_TYPE_ALIASES,
-                weakref.WeakKeyDictionary: reducers.weak_dictionary,
-                weakref.WeakValueDictionary: reducers.weak_dictionary,
-            }
-        )
+        own: dict[type, Callable[[Any], Any]] = {
+            CodeType: self._reduce_code,
+            type(functools.lru_cache(lambda: None)): reducers.lru_cache,
+            functools.cached_property: reducers.cached_property,
+            typing.NewType: reducers.named_type,
+            typing.ParamSpec: reducers.named_type,
+            typing.TypeVarTuple: reducers.named_type,
+            **_TYPE_ALIASES,
+            weakref.WeakKeyDictionary: reducers.weak_dictionary,
+            weakref.WeakValueDictionary: reducers.weak_dictionary,
+        }
+        self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(own)
         super().__init__(file, protocol=PROTOCOL)
         self.last: object = None
         self.risky = False

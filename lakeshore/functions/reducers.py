@@ -36,7 +36,8 @@ def type_alias(value: Any) -> Any:
     module = sys.modules.get(value.__module__)
     if module is not None and is_installed(module):
         return value.__name__
-    make = functools.partial(type(value), type_params=value.__type_params__)
+    kind: Any = type(value)
+    make = functools.partial(kind, type_params=value.__type_params__)
     return make, (value.__name__, value.__value__)
 
 
