@@ -48,6 +48,7 @@ class App:
             async with self.serving.running():
                 yield
 
+        self.routes = routes
         router = Router(routes, redirect_slashes=False, default=_nothing, lifespan=lifespan)
         self._gate = Gate(router, self.serving)
 

@@ -1,12 +1,272 @@
-"""The routes as an OpenAPI document; `tests/unit/server/test_openapi.py` holds it against the routes."""
+"""The routes as an OpenAPI document; a test holds it against the routes there are.
+
+Bodies are msgpack; the schemas say what they hold, with ``format: binary`` for what JSON has no type for.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
+
+from lakeshore.planes import protocol
+from lakeshore.planes.protocol import FRAMES, MSGPACK, ROWS, Route
+from lakeshore.planes.protocol_files import LOOKUP, PRESIGN, REGISTER
+from lakeshore.version import __version__
+
+Schema = dict[str, Any]
+_JSON: Final = "application/json"
+_BYTES: Final[Schema] = {"type": "string", "format": "binary"}
+_TEXT: Final[Schema] = {"type": "string"}
+_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 255}
+_ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_WHOLE: Final[Schema] = {"type": "integer"}
+_SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "exclusiveMaximum": 2**62}
+_SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
+_STATE: Final[Schema] = {"enum": ["queued", "running", "succeeded", "failed", "cancelled"]}
+_MAP: Final[Schema] = {"type": "object"}
+_ERROR: Final[Schema] = {
+    "type": "object",
+    "properties": {"type": _TEXT, "message": _TEXT, "traceback": {"type": ["string", "null"]}},
+}
+_REFUSED: Final = {
+    "400": "A field cannot be; the message names it.",
+    "401": "No token, or none that is good.",
+    "403": "A token of another role, or a page of another site.",
+    "404": "Nothing here, or nothing that this token may see.",
+    "405": "Another method.",
+    "408": "The body came too slowly.",
+    "409": "The claim is lost, or the id is taken.",
+    "413": "The body is over the limit.",
+    "429": "Too many streams; see Retry-After.",
+    "503": "The store is away; see Retry-After.",
+}
+
+
+def _maybe(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    properties = {**required, **{name: _maybe(each) for name, each in (optional or {}).items()}}
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def _list(of: Schema) -> Schema:
+    return {"type": "array", "items": of}
+
+
+_SPEC: Final = {
+    "kind": {"enum": ["fifo", "priority", "filo", "boltzmann"]},
+    "temperature": _SECONDS,
+    "lease": _SECONDS,
+}
+_CONFIG: Final = _object({}, {"queue": _NAME, "priority": {"type": "number"}, "key": _NAME})
+_SUBMISSION: Final = _object(
+    {"invocation_id": _ID, "queue": _NAME, "args_blob": _BYTES},
+    {"run_config": _CONFIG, "parent_invocation_id": _ID, "delay": _SECONDS},
+)
+_CLAIM: Final = {"namespace": _NAME, "worker_id": _NAME, "fence": _WHOLE}
+_COMMANDS: Final = _list(
+    _object({"kind": _TEXT, "body": _object({"invocation_id": _ID, "args_blob": _BYTES, "attempt": _WHOLE})})
+)
+_ROW: Final = _object({"id": _ID, "ns": _NAME, "queue": _NAME, "state": _STATE})
+_OK: Final = _object({"ok": _FLAG})
+_COUNT: Final = _object({"count": _WHOLE})
+
+# route, what it does, query, body, answer
+_ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schema]]] = [
+    (protocol.SUBMIT, "Queue one job.", {}, _SUBMISSION, _object({"invocation_id": _ID})),
+    (
+        protocol.SUBMIT_MANY,
+        "Queue many jobs in one transaction.",
+        {},
+        _object({"queue": _NAME, "items": _list(_SUBMISSION)}),
+        _object({"invocation_ids": _list(_ID)}),
+    ),
+    (
+        protocol.AWAIT,
+        "Wait for a job to end.",
+        {},
+        _object({"invocation_id": _ID}, {"timeout_s": _SECONDS, "accept_result_ref": _FLAG}),
+        _object({"state": _maybe(_TEXT)}, {"result_blob": _BYTES, "error": _ERROR}),
+    ),
+    (protocol.GET, "Return a job's row.", {}, None, _ROW),
+    (protocol.ENVELOPE, "Return what was submitted.", {}, None, _object({"envelope": _BYTES})),
+    (
+        protocol.INVOCATIONS,
+        "List jobs, newest first.",
+        {
+            "queue": _NAME,
+            "state": _STATE,
+            "limit": {"type": "integer", "minimum": 0, "maximum": 10_000},
+            "before": _ID,
+        },
+        None,
+        _object({"invocations": _list(_ROW)}),
+    ),
+    (protocol.QUEUES, "Count jobs by queue and state.", {}, None, _object({"queues": _MAP})),
+    (protocol.COUNT, "Count a queue's jobs in one state.", {"state": _STATE}, None, _COUNT),
+    (
+        protocol.WORKERS,
+        "List the workers that asked for jobs.",
+        {"queue": _NAME},
+        None,
+        _object({"workers": _list(_MAP)}),
+    ),
+    (protocol.CANCEL, "End a queued or running job as cancelled.", {}, _MAP, _OK),
+    (protocol.REQUEUE, "Queue a failed or cancelled job again.", {}, _MAP, _OK),
+    (
+        protocol.PRUNE,
+        "Delete what ended long ago.",
+        {},
+        _object(
+            {"older_than": _SECONDS},
+            {
+                "states": _list({"enum": ["succeeded", "failed", "cancelled"]}),
+                "limit": {"type": "integer", "minimum": 0},
+            },
+        ),
+        _COUNT,
+    ),
+    (
+        protocol.TRIM,
+        "Drop all but the last frames of a journal.",
+        {},
+        _object({}, {"keep_last": {"type": "integer", "minimum": 0}}),
+        _COUNT,
+    ),
+    (
+        protocol.POLL,
+        "Claim jobs, waiting for one.",
+        {},
+        _object(
+            {"worker_id": _NAME, "queue": _NAME},
+            {
+                **_SPEC,
+                "timeout_s": _SECONDS,
+                "namespace": _NAME,
+                "capacity": {"type": "integer", "minimum": 1, "maximum": 1000},
+            },
+        ),
+        _object({"commands": _COMMANDS}),
+    ),
+    (
+        protocol.ACK,
+        "End a job.",
+        {},
+        _object(
+            {"invocation_id": _ID, "state": {"enum": ["succeeded", "failed"]}},
+            {
+                **_CLAIM,
+                "result_blob": _BYTES,
+                "error": _ERROR,
+                "delay": _SECONDS,
+                "frame": _BYTES,
+                "next": _object({"queue": _NAME}, _SPEC),
+            },
+        ),
+        _object({"ok": _FLAG, "commands": _COMMANDS}),
+    ),
+    (
+        protocol.CHUNK,
+        "Append frames to a journal.",
+        {},
+        _object({"invocation_id": _NAME, "bytes": _BYTES}, {**_CLAIM, "seq": _SEQ, "final": _FLAG}),
+        _object({"seq": _WHOLE, "duplicate": _FLAG}),
+    ),
+    (
+        protocol.HEARTBEAT,
+        "Extend a lease.",
+        {},
+        _object({"invocation_id": _ID}, {**_CLAIM, "lease": _SECONDS}),
+        _OK,
+    ),
+    (protocol.RELEASE, "Hand a job back unharmed.", {}, _object({"invocation_id": _ID}, _CLAIM), _OK),
+]
+_STREAM_QUERY: Final = {
+    "since": {"type": "integer", "minimum": -1, "exclusiveMaximum": 2**62},
+    "wait": {"enum": ["0"]},
+}
+_FILES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None]]] = [
+    (LOOKUP, "Find stored code.", {"remote": _TEXT, "commit": _TEXT}, None),
+    (REGISTER, "Keep a row of stored code.", {}, _MAP),
+    (
+        PRESIGN,
+        "Sign a URL for a file.",
+        {},
+        _object({"key": _TEXT, "operation": {"enum": ["get", "put"]}}, {"expiresIn": _SECONDS}),
+    ),
+]
 
 
 @cache
 def document(*, auth: bool) -> dict[str, Any]:
     """Return the document; `auth` says whether requests want a token."""
-    return {"openapi": "3.1.0", "info": {"title": "lakeshore", "version": "1"}, "paths": {}}
+    paths: dict[str, Any] = {}
+    for route, told, query, body, answer in _ROUTES:
+        _add(paths, route, told, query, body, MSGPACK, {MSGPACK: answer})
+    for route, told, query, body in _FILES:
+        _add(paths, route, told, query, body, _JSON, {_JSON: _MAP})
+    _add(paths, protocol.STREAM, "Follow a journal.", _STREAM_QUERY, None, "", {FRAMES: _BYTES, ROWS: _BYTES})
+    for path, told in (
+        ("/healthz", "Alive."),
+        ("/readyz", "The store answers."),
+        ("/openapi.json", "This document."),
+    ):
+        _add(paths, Route("GET", path), told, {}, None, "", {_JSON: _MAP}, public=True)
+    _add(paths, Route("GET", "/metrics"), "Metrics for Prometheus.", {}, None, "", {"text/plain": _TEXT})
+    made: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "lakeshore control plane",
+            "version": __version__,
+            "description": "Durable jobs over HTTP. Bodies are msgpack; errors JSON or msgpack by Accept.",
+        },
+        "paths": paths,
+    }
+    if auth:
+        made["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+        made["security"] = [{"token": []}]
+    return made
+
+
+def _add(
+    paths: dict[str, Any],
+    route: Route,
+    told: str,
+    query: Mapping[str, Schema],
+    body: Schema | None,
+    media: str,
+    answers: Mapping[str, Schema],
+    *,
+    public: bool = False,
+) -> None:
+    error = {"schema": _object({"error": _object({"code": _TEXT, "message": _TEXT})})}
+    refused = {"400", "405", "503"} if public else _REFUSED.keys()
+    operation: dict[str, Any] = {
+        "summary": told,
+        "operationId": f"{route.method.lower()}{re.sub('[^a-z]+', '_', route.template)}".strip("_"),
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": _ID if name == "id" else _NAME}
+            for name in re.findall(r"\{(\w+)\}", route.template)
+        ]
+        + [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()],
+        "responses": {
+            "200": {
+                "description": told,
+                "content": {kind: {"schema": each} for kind, each in answers.items()},
+            },
+            **{
+                status: {"description": _REFUSED[status], "content": {_JSON: error, MSGPACK: error}}
+                for status in sorted(refused)
+            },
+        },
+    }
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": {media: {"schema": body}}}
+    if public:
+        operation["security"] = []
+    paths.setdefault(route.template, {})[route.method.lower()] = operation
