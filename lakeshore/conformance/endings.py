@@ -121,10 +121,36 @@ def a_stale_worker_is_refused(case: Case) -> None:
 
 
 def a_lapsed_lease_may_still_end(case: Case) -> None:
-    """A lapsed lease that nobody took may be acked."""
+    """A lapsed lease that nobody took counts as running, and may be kept, appended to and acked."""
     claimed = case.claimed(lease=0.0)
+    same((case.plane.count(case.queue, "running"), case.plane.count(case.queue)), (1, 0), "counts")
+    case.plane.heartbeat(claimed.id, "w", lease=30.0, fence=claimed.fence)
+    same(case.plane.claim(case.queue, "w2"), None, "a claim after its heartbeat")
+    case.plane.heartbeat(claimed.id, "w", lease=0.0, fence=claimed.fence)
+    same(case.plane.journal_append(claimed.id, None, b"f", worker_id="w", fence=claimed.fence), 0, "append")
     case.plane.ack(claimed.id, "w", result=b"r", fence=claimed.fence)
     same(case.plane.result(claimed.id, timeout=0), b"r", "result")
+
+
+def a_terminal_row_never_changes(case: Case) -> None:
+    """Nothing but a requeue leads out of succeeded, failed or cancelled."""
+    for state in ("succeeded", "failed", "cancelled"):
+        claimed = case.claimed(state)
+        if state == "succeeded":
+            case.plane.ack(claimed.id, "w", result=b"r")
+        elif state == "failed":
+            case.plane.nack(claimed.id, "w", error="E: m", retry=False)
+        else:
+            case.plane.cancel(claimed.id)
+        before = case.row(state)
+        raises(ClaimLost, f"heartbeat of {state}", case.plane.heartbeat, claimed.id, "w")
+        raises(ClaimLost, f"ack of {state}", case.plane.ack, claimed.id, "w", result=b"other")
+        raises(ClaimLost, f"nack of {state}", case.plane.nack, claimed.id, "w", error="x")
+        raises(ClaimLost, f"final nack of {state}", case.plane.nack, claimed.id, "w", error="x", retry=False)
+        raises(ClaimLost, f"release of {state}", case.plane.release, claimed.id, "w")
+        same(case.plane.cancel(claimed.id), False, f"cancel of {state}")
+        same(case.plane.claim(case.queue, "w"), None, f"claim of {state}")
+        same(case.row(state), before, f"the row, {state}")
 
 
 def a_repeated_ending_is_absorbed(case: Case) -> None:
