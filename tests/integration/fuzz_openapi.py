@@ -1,12 +1,12 @@
 """Asks a control plane everything its OpenAPI document allows, and more, by schemathesis.
 
     pip install schemathesis
-    python -m tests.integration.fuzz_openapi &        # serves a new store at 127.0.0.1:8123, and holds nothing
+    python -m tests.integration.fuzz_openapi &  # serves a new store on port 8123, holds nothing
     SCHEMATHESIS_HOOKS=tests.integration.fuzz_openapi schemathesis run http://127.0.0.1:8123/openapi.json \\
         --exclude-path-regex result/stream
 
-It also teaches schemathesis msgpack, in which text fields marked ``binary`` are bytes. A stream of a journal that
-nobody writes to never ends, so streams are left out; tests/unit/server/test_waits.py has them.
+It also teaches schemathesis msgpack, in which text fields marked ``binary`` are bytes. A stream of a journal
+that nobody writes to never ends, so streams are left out; tests/unit/server/test_waits.py has them.
 """
 
 from __future__ import annotations
