@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lakeshore.functions.threads import carrying
 from lakeshore.planes.contract import Claimed
 from lakeshore.worker import display, output
 from lakeshore.worker.endings import Options
@@ -31,6 +32,7 @@ class InlineRunner:
         self._home = str(Path.cwd()) if owns_the_process() else None
         self._capture = output.Capture()
         self._capture.__enter__()
+        self._carrying: carrying | None = None
 
     def run(self, slot: Slot, claimed: Claimed, envelope: Envelope, options: Options) -> Outcome:
         """Run one body to its outcome."""
@@ -45,6 +47,9 @@ class InlineRunner:
             guard=guard,
             tee=worker.tee,
         )
+        if self._carrying is None:  # kept until there is no next job: a body within it need not set it up
+            self._carrying = carrying()
+            self._carrying.__enter__()
         slot.watch(job)
         try:
             outcome = perform(
@@ -66,11 +71,18 @@ class InlineRunner:
                     pass  # a body removed it
 
     def warm_up(self) -> None:
-        """Nothing is to be waited for."""
+        """Nothing is to be waited for; threads start as they did before."""
+        self._put_back()
 
     def close(self) -> None:
         """Give stdout and stderr back."""
+        self._put_back()
         self._capture.__exit__()
+
+    def _put_back(self) -> None:
+        kept, self._carrying = self._carrying, None
+        if kept is not None:
+            kept.__exit__(None, None, None)
 
 
 class _Sinks(Journals):

@@ -457,6 +457,15 @@ def test_a_chdir_moves_neither_root_nor_the_next_job(q, plane, tmp_path, monkeyp
     assert not (there / "out").exists()
 
 
+def test_threads_start_as_before_once_the_worker_is_idle(q):
+    start = threading.Thread.start
+    with q.worker():
+        assert [q.call(thunk(pow, 2, n)) for n in range(3)] == [1, 2, 4]
+        wait_until(lambda: threading.Thread.start is start)
+        q.call(thunk(pow, 2, 3))
+    assert threading.Thread.start is start
+
+
 def test_slots_work_side_by_side(q):
     barrier = threading.Barrier(3)
 
