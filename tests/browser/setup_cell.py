@@ -11,6 +11,8 @@ from lakeshore.notebook.stream import show_job
 stream.shutdown()
 plane = Dispatch(":memory:")
 q = SyncQueue("gpu", dispatch=plane)
+go = threading.Event()
+"""Lets a job that holds go on."""
 
 
 def submit(n=1):
@@ -23,10 +25,12 @@ def training(n, total):
     return {"step": n + 1, "total": total, "loss": 1 / (n + 1)}
 
 
-def work(values, pause=0.05, line="line {n}\n"):
-    """Claim the next job, append its values with a line of log each, end it."""
+def work(values, pause=0.05, line="line {n}\n", hold=None):
+    """Claim the next job, append its values and a line of log each, end it; at value `hold` wait for `go`."""
     job = plane.claim("gpu", "w")
     for n, value in enumerate(values):
+        if n == hold:
+            go.wait(60)
         plane.journal_extend(job.id, wire.value_frames(value))
         if line:
             text = {"stream": "stdout", "text": line.format(n=n)}
@@ -36,16 +40,16 @@ def work(values, pause=0.05, line="line {n}\n"):
         plane.ack(job.id, "w", frame=wire.end_frame(0))
 
 
-def begin(values, pause=0.05, line="line {n}\n"):
+def begin(values, pause=0.05, line="line {n}\n", hold=None):
     """Let a thread do the work."""
-    threading.Thread(target=work, args=(values, pause, line), daemon=True).start()
+    threading.Thread(target=work, args=(values, pause, line, hold), daemon=True).start()
 
 
-def train(total, pause=0.05):
+def train(total, pause=0.05, hold=None):
     """Submit a training job, show it, and let a thread do it; returns its id."""
     id = submit()
     show_job(plane, id, name="train")
-    begin([training(n, total) for n in range(total)], pause)
+    begin([training(n, total) for n in range(total)], pause, hold=hold)
     return id
 
 
