@@ -90,10 +90,16 @@ class Turn:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _WRITER)
         except OSError:
-            if not self._stuck:
-                if self._asker is None:
+            if self._stuck:
+                return
+            if self._asker is None:
+                try:
                     self._asker = _Asker(self._fd)
-                self._stuck = not self._asker.ask(PATIENCE)
+                except (
+                    RuntimeError
+                ):  # the interpreter is going down, or has no thread to give: go on unordered
+                    return
+            self._stuck = not self._asker.ask(PATIENCE)
         else:
             self._stuck = False
 

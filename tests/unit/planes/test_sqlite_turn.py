@@ -119,3 +119,13 @@ def test_an_interrupted_wait_leaves_nothing_behind(tmp_path: Path, hold: subproc
         take(turn)
     hold.communicate("\n")
     assert take(turn) < 0.5
+
+
+def test_without_a_thread_to_wait_a_writer_goes_on(
+    tmp_path: Path, hold: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert take(Turn(tmp_path / "side")) < 0.1
