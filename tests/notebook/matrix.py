@@ -30,6 +30,7 @@ NEEDS = (
     "pytest-timeout",
     "hypothesis",
     "nbclient",
+    "nbconvert",
     "pandas",
     "polars",
     "matplotlib",
