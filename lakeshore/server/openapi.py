@@ -19,7 +19,11 @@ Schema = dict[str, Any]
 _JSON: Final = "application/json"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
 _TEXT: Final[Schema] = {"type": "string"}
-_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 255}
+_ANY: Final[Schema] = {}
+_NAME: Final[Schema] = {  # 255 bytes of UTF-8, which is 63 characters at the worst
+    "type": "string",
+    "pattern": r"^(?:[ -~]{1,255}|[^\u0000-\u001f\u007f-\u009f]{1,63})$",
+}
 _ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
 _FLAG: Final[Schema] = {"type": "boolean"}
 _WHOLE: Final[Schema] = {"type": "integer"}
@@ -46,7 +50,7 @@ _REFUSED: Final = {
 
 
 def _maybe(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
+    return {"anyOf": [schema, {"type": "null"}]} if schema else schema
 
 
 def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
@@ -63,12 +67,15 @@ _SPEC: Final = {
     "temperature": _SECONDS,
     "lease": _SECONDS,
 }
-_CONFIG: Final = _object({}, {"queue": _NAME, "priority": {"type": "number"}, "key": _NAME})
-_SUBMISSION: Final = _object(
-    {"invocation_id": _ID, "queue": _NAME, "args_blob": _BYTES},
-    {"run_config": _CONFIG, "parent_invocation_id": _ID, "delay": _SECONDS},
-)
-_CLAIM: Final = {"namespace": _NAME, "worker_id": _NAME, "fence": _WHOLE}
+_CONFIG: Final = _object({}, {"queue": _ANY, "priority": {"type": "number"}, "key": _NAME})
+_MORE: Final = {"run_config": _CONFIG, "parent_invocation_id": _ID, "delay": _SECONDS}
+_SUBMISSION: Final = _object({"invocation_id": _ID, "queue": _NAME, "args_blob": _BYTES}, _MORE)
+_ITEM: Final = _object({"invocation_id": _ID, "args_blob": _BYTES}, _MORE)
+_CLAIM: Final = {
+    "namespace": _NAME,
+    "worker_id": _NAME,
+    "fence": {"type": "integer", "minimum": 0, "maximum": 2**62},
+}
 _COMMANDS: Final = _list(
     _object({"kind": _TEXT, "body": _object({"invocation_id": _ID, "args_blob": _BYTES, "attempt": _WHOLE})})
 )
@@ -76,6 +83,15 @@ _ROW: Final = _object({"id": _ID, "ns": _NAME, "queue": _NAME, "state": _STATE})
 _OK: Final = _object({"ok": _FLAG})
 _COUNT: Final = _object({"count": _WHOLE})
 
+_NEXT: Final = _object({"queue": _NAME}, _SPEC)
+_ENDING: Final = {**_CLAIM, "next": _NEXT}
+_SUCCEEDED: Final = _object(
+    {"invocation_id": _ID, "state": {"const": "succeeded"}},
+    {**_ENDING, "result_blob": _BYTES, "frame": _BYTES},
+)
+_FAILED: Final = _object(
+    {"invocation_id": _ID, "state": {"const": "failed"}}, {**_ENDING, "error": _ERROR, "delay": _SECONDS}
+)
 # route, what it does, query, body, answer
 _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schema]]] = [
     (protocol.SUBMIT, "Queue one job.", {}, _SUBMISSION, _object({"invocation_id": _ID})),
@@ -83,14 +99,14 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
         protocol.SUBMIT_MANY,
         "Queue many jobs in one transaction.",
         {},
-        _object({"queue": _NAME, "items": _list(_SUBMISSION)}),
+        _object({"queue": _NAME, "items": _list(_ITEM)}),
         _object({"invocation_ids": _list(_ID)}),
     ),
     (
         protocol.AWAIT,
         "Wait for a job to end.",
         {},
-        _object({"invocation_id": _ID}, {"timeout_s": _SECONDS, "accept_result_ref": _FLAG}),
+        _object({"invocation_id": _ID}, {"timeout_s": _SECONDS, "accept_result_ref": _ANY}),
         _object({"state": _maybe(_TEXT)}, {"result_blob": _BYTES, "error": _ERROR}),
     ),
     (protocol.GET, "Return a job's row.", {}, None, _ROW),
@@ -101,7 +117,7 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
         {
             "queue": _NAME,
             "state": _STATE,
-            "limit": {"type": "integer", "minimum": 0, "maximum": 10_000},
+            "limit": {"type": "integer", "minimum": 0},
             "before": _ID,
         },
         None,
@@ -157,17 +173,7 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
         protocol.ACK,
         "End a job.",
         {},
-        _object(
-            {"invocation_id": _ID, "state": {"enum": ["succeeded", "failed"]}},
-            {
-                **_CLAIM,
-                "result_blob": _BYTES,
-                "error": _ERROR,
-                "delay": _SECONDS,
-                "frame": _BYTES,
-                "next": _object({"queue": _NAME}, _SPEC),
-            },
-        ),
+        {"anyOf": [_SUCCEEDED, _FAILED]},
         _object({"ok": _FLAG, "commands": _COMMANDS}),
     ),
     (
@@ -186,7 +192,7 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
     ),
     (protocol.RELEASE, "Hand a job back unharmed.", {}, _object({"invocation_id": _ID}, _CLAIM), _OK),
 ]
-_STREAM_QUERY: Final = {
+_STREAM_QUERY: Final[dict[str, Schema]] = {
     "since": {"type": "integer", "minimum": -1, "exclusiveMaximum": 2**62},
     "wait": {"enum": ["0"]},
 }
@@ -244,13 +250,14 @@ def _add(
     *,
     public: bool = False,
 ) -> None:
+    ids = {"id"} if "/invocations/" in route.template and route is not protocol.STREAM else frozenset()
     error = {"schema": _object({"error": _object({"code": _TEXT, "message": _TEXT})})}
     refused = {"400", "405", "503"} if public else _REFUSED.keys()
     operation: dict[str, Any] = {
         "summary": told,
         "operationId": f"{route.method.lower()}{re.sub('[^a-z]+', '_', route.template)}".strip("_"),
         "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": _ID if name == "id" else _NAME}
+            {"name": name, "in": "path", "required": True, "schema": _ID if name in ids else _NAME}
             for name in re.findall(r"\{(\w+)\}", route.template)
         ]
         + [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()],
@@ -266,7 +273,8 @@ def _add(
         },
     }
     if body is not None:
-        operation["requestBody"] = {"required": True, "content": {media: {"schema": body}}}
+        wanted = body is not _MAP and body.get("required") != []
+        operation["requestBody"] = {"required": wanted, "content": {media: {"schema": body}}}
     if public:
         operation["security"] = []
     paths.setdefault(route.template, {})[route.method.lower()] = operation

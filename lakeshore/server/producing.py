@@ -130,7 +130,8 @@ class Producing:
 
     async def count(self, call: Call) -> dict[str, Any]:
         """Count a queue's rows in one state."""
-        state = call.query("state") or State.QUEUED
+        state = call.query("state", State.QUEUED)
+        assert state is not None
         plane = self._serving.plane(call.ns)
         return {"count": await self._serving.read(plane.count, call.names["queue"], state)}
 

@@ -71,15 +71,15 @@ class Call:
     body: dict[str, Any] = field(default_factory=dict)
 
     def query(self, name: str, default: str | None = None) -> str | None:
-        """Return a query parameter; an empty one is taken as absent."""
-        return self.request.query_params.get(name) or default
+        """Return a query parameter."""
+        return self.request.query_params.get(name, default)
 
     def whole(self, name: str, default: int) -> int:
         """Return a query parameter that is a whole number; raises `ValueError` naming it."""
         text = self.query(name)
         if text is None:
             return default
-        if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 19:
+        if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 400:
             raise ValueError(f"{name}: wants a whole number, got {text[:40]!r}")
         return int(text)
 
@@ -278,8 +278,8 @@ class Serving:
 
     def _named(self, token: Token | None, body: Mapping[str, Any]) -> str:
         """Return the namespace of a worker's request: clients in the field name none."""
-        ns = protocol.field(body, "namespace", str, "")
-        if ns:
+        ns: str | None = protocol.field(body, "namespace", str, None)
+        if ns is not None:
             return check_namespace(ns)
         return self.ns if token is None or token.ns == EVERYWHERE else token.ns
 

@@ -237,6 +237,8 @@ class Working:
         holder = None if stem is None else plane.holder(stem)
         if stem is None or holder is None:
             worker, fence = _guard(call.body)
+            if stem is None and (worker, fence) != (None, None):
+                raise ClaimLost(f"result-chunk: no invocation is named {journal!r}. Drop this frame.")
             return plane.journal_put(journal, frames, worker_id=worker, fence=fence, once=_once(call.body))
         token = call.token
         if token is not None and token.role not in WORKERS:

@@ -3,10 +3,11 @@
     pip install schemathesis
     python -m tests.integration.fuzz_openapi &  # serves a new store on port 8123, holds nothing
     SCHEMATHESIS_HOOKS=tests.integration.fuzz_openapi schemathesis run http://127.0.0.1:8123/openapi.json \\
-        --exclude-path-regex result/stream
+        --exclude-path-regex 'result/stream|storages|code-repos'
 
-It also teaches schemathesis msgpack, in which text fields marked ``binary`` are bytes. A stream of a journal
-that nobody writes to never ends, so streams are left out; tests/unit/server/test_waits.py has them.
+It also teaches schemathesis msgpack, in which text fields marked ``binary`` are bytes. Left out are streams,
+since one of a journal that nobody writes to never ends, and files, whose keys have rules no schema tells:
+tests/unit/server has both.
 """
 
 from __future__ import annotations
@@ -21,10 +22,16 @@ except ModuleNotFoundError:  # where this only serves
     schemathesis = None
 
 
+BINARY = frozenset({"args_blob", "bytes", "result_blob", "frame"})
+
+
 def plain(value: Any) -> Any:
     """Return a generated value as msgpack can hold it."""
     if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {
+            str(key): each.encode() if key in BINARY and isinstance(each, str) else plain(each)
+            for key, each in value.items()
+        }
     if isinstance(value, list):
         return [plain(each) for each in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
@@ -43,9 +50,6 @@ def as_msgpack(context: Any, value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     body = plain(value)
-    for name in ("args_blob", "bytes", "result_blob", "frame"):
-        if isinstance(body, dict) and isinstance(body.get(name), str):
-            body[name] = body[name].encode()
     data: bytes = msgpack.packb(body)
     return data
 
