@@ -27,8 +27,8 @@ class Spawned:
 
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair()
-        for end in (self.line, theirs):  # so that a value of a few MiB need not wait for its reader
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+        # Ours alone: a job of a few MiB need not wait for its reader, but frames must not queue up on their way.
+        self.line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         with theirs:
             try:
                 self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
