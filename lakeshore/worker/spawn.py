@@ -27,7 +27,7 @@ class Spawned:
 
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair()
-        # Ours alone: a job of a few MiB need not wait for its reader, but frames must not queue up on their way.
+        # Ours alone: a large job need not wait for its reader, but frames must not queue up on their way.
         self.line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         with theirs:
             try:
