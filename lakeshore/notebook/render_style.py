@@ -45,6 +45,7 @@ font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px}
 .lakeshore-panel .lk-id{user-select:all;opacity:.72;background:none!important;padding:0!important;border:0;
 color:inherit;white-space:normal}
 .lakeshore-panel td .lk-state b{font-weight:400}
+.lakeshore-panel td .lk-id{white-space:nowrap}
 .lakeshore-panel p{margin:4px 0}
 .lk-bar{height:4px;border-radius:2px;background:var(--lk-line);overflow:hidden;margin:5px 0 3px}
 .lk-bar>i{display:block;height:100%;border-radius:2px;background:var(--lk-accent)}

@@ -419,5 +419,6 @@ def show_queue(queue: Any) -> None:
 
 
 def shutdown() -> None:
-    """Freeze every live panel and end the UI thread; at most 2 seconds."""
+    """Freeze every live panel, end the UI thread and close the views of ended jobs; at most 2 seconds."""
     TICKER.shutdown()
+    stream_ui.close_views()

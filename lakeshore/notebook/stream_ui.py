@@ -373,3 +373,9 @@ class WidgetSurface:
 
 
 _ENDED: deque[WidgetSurface] = deque()
+
+
+def close_views() -> None:
+    """Close the views that stayed open for a page that was reloaded; their displays are records."""
+    while _ENDED:
+        _ENDED.popleft().close()

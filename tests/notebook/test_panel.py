@@ -336,7 +336,8 @@ def test_headless_execution_keeps_the_values(tmp_path: Path) -> None:
     page, _ = nbconvert.HTMLExporter().from_notebook_node(nb)
     shown = page[page.index("lk-record") :]
     assert "succeeded" in shown and "step-4" in shown and 'src="data:image/png;base64,' in shown
-    assert "model_id" not in page and "lk-s-" not in page
+    kept = json.dumps(nb.cells[2].outputs)
+    assert "model_id" not in kept and "lk-s-" not in kept
 
 
 @pytest.mark.slow
@@ -409,3 +410,19 @@ def test_a_flood_of_finished_frames_is_bounded_in_a_shell(home: Path) -> None:
     )
     assert "line 19999" in answer["text"] and "20,000 frames" in answer["text"]
     assert len(answer["text"]) < 20_000
+
+
+def test_after_200_submits_the_registry_is_back_and_the_ui_thread_gone(kernel: Kernel) -> None:
+    kernel.ok(
+        """
+        from ipywidgets.widgets import widget
+        registry = getattr(widget, "_instances", widget.Widget.widgets)  # ipywidgets 8, else 7
+        base = len(registry)
+        for n in range(200):
+            panel = show_job(plane, q.submit(n))
+            plane.cancel(panel.id)
+        """
+    )
+    kernel.ok("print(panel.wait(60)); stream.shutdown()", timeout=90)
+    said = kernel.ok("print(len(registry) - base, [t.name for t in threading.enumerate()])")
+    assert said.startswith("0 ") and "lakeshore-panels" not in said, said

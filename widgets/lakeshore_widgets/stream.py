@@ -127,9 +127,13 @@ class StreamView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no ty
         self._row.layout.display = "none"
 
     def close(self) -> None:
-        """Close the view and all that it is made of."""
-        for widget in (self._style_sheet, self._scroller, self._content, self._figure, self._row):
-            widget.close()
-        for button in self._buttons.values():
-            button.close()
+        """Close the view and all that it is made of; closing a widget leaves its layout and style."""
+        parts = (self._style_sheet, self._scroller, self._content, self._figure, self._row)
+        for widget in (*parts, *self._buttons.values(), self):
+            for name in ("layout", "style"):
+                model = getattr(widget, name, None)
+                if model is not None:
+                    model.close()
+            if widget is not self:
+                widget.close()
         super().close()
