@@ -40,6 +40,12 @@ def _as_literals(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
     lines[:] = [re.sub(r"(?<![`:])`([^`]+)`(?![`_])", r"``\1``", line) for line in lines]
 
 
+def _to_copies(app: Any, name: str, source: list[str]) -> None:
+    """Let the links to notebooks, which lead to the repository's, lead to the copies here."""
+    source[0] = source[0].replace("](../notebooks/", "](notebooks/")
+
+
 def setup(app: Any) -> None:
-    """Put our reading of docstrings before napoleon's."""
+    """Put our reading of docstrings before napoleon's, and of pages before MyST's."""
     app.connect("autodoc-process-docstring", _as_literals, priority=100)
+    app.connect("source-read", _to_copies)
