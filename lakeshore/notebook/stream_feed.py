@@ -9,15 +9,14 @@ from __future__ import annotations
 import shlex
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lakeshore import wire
-from lakeshore.errors import LakeshoreError, UnknownInvocation, WaitTimeout, WireError
+from lakeshore.errors import LakeshoreError, UnknownInvocation
 from lakeshore.notebook import render
-from lakeshore.notebook.render_numerals import as_float, is_number, size
+from lakeshore.notebook.render_numerals import as_float, is_number
 from lakeshore.notebook.render_packed import result_shown
 from lakeshore.notebook.render_state import Metric, PanelState, Progress
 from lakeshore.notebook.render_terminal import Terminal
@@ -35,79 +34,18 @@ from lakeshore.notebook.render_values import (
     show,
 )
 from lakeshore.notebook.render_words import RECORD_LINES, RECORD_ROWS
+from lakeshore.notebook.stream_cursor import Cursor
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.health import PRESENT_SECONDS
 from lakeshore.states import TERMINAL, State
 
 POLL_SECONDS = 0.05
 """Time one poll may spend on frames; a backlog waits for the next."""
-LARGE_BYTES = 8 * 1024 * 1024
-"""Chunked values larger than this are told of by their size and never assembled for a panel."""
 LOOK_FOR_WORKERS_SECONDS = 2.0
 FIGURE_SECONDS = 0.5
 RATE_SECONDS = 3.0
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), dict, list, tuple, bytes})
-
-
-class _Cursor:
-    """The reading end of one journal: raw frames in, events out."""
-
-    def __init__(self, plane: Plane, journal: str, since: int = -1) -> None:
-        self._plane, self._journal, self.seq = plane, journal, since
-        self._assembler = wire.Assembler()
-        self._skipping = False
-        self._at_end = False
-        self.finished = self.behind = False
-        self.gap = 0
-
-    def read(self, deadline: float) -> Iterator[wire.Event | str]:
-        """Yield events until the newest frame or the deadline; `finished` then says whether more can come.
-
-        What cannot be shown comes as a str that says why.
-        """
-        self.finished = self.behind = False
-        with closing(self._frames()) as frames:
-            for n, (seq, data) in enumerate(frames, 1):
-                if self.seq >= 0 and seq > self.seq + 1:
-                    self.gap += seq - self.seq - 1
-                    self._assembler.gap()
-                self.seq = seq
-                event = self._take(data)
-                if event is not None:
-                    yield event
-                if n % 64 == 0 and time.monotonic() > deadline:
-                    self.behind = True
-                    return
-        self.finished = self._at_end
-
-    def _frames(self) -> Generator[tuple[int, bytes]]:
-        self._at_end = False
-        try:
-            yield from self._plane.journal_read(self._journal, since=self.seq, timeout=0)
-            self._at_end = True
-        except WaitTimeout:
-            return
-
-    def _take(self, data: bytes) -> wire.Event | str | None:
-        try:
-            # A frame is a msgpack array of four, so its second byte is its kind.
-            kind = data[1] if data[:1] == b"\x94" else None
-            if kind == wire.FrameKind.BEGIN:
-                self._skipping = False
-                total = (wire.Frame.from_bytes(data).meta or {}).get("total")
-                if isinstance(total, int) and total > LARGE_BYTES:
-                    self._skipping = True
-                    self._assembler = wire.Assembler()
-                    return f"a value of {size(total)}, too large to show here"
-            elif kind == wire.FrameKind.CHUNK and self._skipping:
-                return None
-            else:
-                self._skipping = False
-            return self._assembler.feed(data)
-        except WireError as error:
-            self._assembler = wire.Assembler()
-            return f"a frame that cannot be read: {clip(str(error), 200)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +86,9 @@ class JobFeed:
         self.plane, self._clock = plane, clock
         self.panel = PanelState(id, name)
         self.ended = False
-        self._values = _Cursor(plane, id, since)
-        self._log = _Cursor(plane, f"{id}.log")
-        self._progress = _Cursor(plane, f"{id}.progress")
+        self._values = Cursor(plane, id, since)
+        self._log = Cursor(plane, f"{id}.log")
+        self._progress = Cursor(plane, f"{id}.progress")
         self._terminal = Terminal()
         self._rich: Any = None
         self._rich_at = 0.0

@@ -10,7 +10,7 @@ import pytest
 
 from lakeshore import Dispatch, SyncQueue, wire
 from lakeshore.errors import UnknownInvocation
-from lakeshore.notebook import stream_feed
+from lakeshore.notebook import stream_cursor, stream_feed
 from lakeshore.notebook.render_terminal import line_text
 from lakeshore.notebook.stream_feed import JobFeed
 from lakeshore.notebook.stream_overview import GroupFeed, queue_state
@@ -216,7 +216,7 @@ def test_a_chunked_value_is_one_value_and_a_huge_one_is_only_told_of(
     feed.poll()
     assert feed.panel.frames == 3
     assert texts(feed)[1].endswith("characters") and texts(feed)[2] == "after"
-    monkeypatch.setattr(stream_feed, "LARGE_BYTES", 2_000_000)
+    monkeypatch.setattr(stream_cursor, "LARGE_BYTES", 2_000_000)
     other = JobFeed(plane, job.id)
     other.poll()
     assert texts(other) == ["before", "a value of 2.9 MiB, too large to show here", "after"]
