@@ -11,11 +11,12 @@ import os
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes.contract import check_name, check_number
 from lakeshore.planes.http_address import Address, Secret
+from lakeshore.planes.http_async import AsyncWaits
 from lakeshore.planes.http_files import Filing
 from lakeshore.planes.http_producing import Producing
 from lakeshore.planes.http_tries import BINARY, Answer, Broken, Line, Tries
@@ -93,6 +94,16 @@ class HttpDispatch(Producing, Working, Filing):
         """The namespace whose jobs these are."""
         return self._ns
 
+    @property
+    def native_async(self) -> AsyncWaits:
+        """The verbs that wait (`result`, `claim`, `claim_many`, `journal_read`), to be awaited.
+
+        They hold no thread: use them where an event loop runs, with as many waits at once as it takes.
+        """
+        line = self._tries.line
+        assert isinstance(line, HttpxLine)
+        return AsyncWaits(self, AsyncLine(line))
+
     def close(self) -> None:
         """Close every connection. Verbs after this raise `DispatchError`; a second close does nothing."""
         self._tries.line.close()
@@ -110,26 +121,37 @@ class HttpxLine(Line):
     def __init__(self, address: Address, secret: Secret) -> None:
         self._address, self._secret = address, secret
         self._closed = False
+        self._verify: ssl.SSLContext | bool | None = None
         self._client = self._connect()
         self._pid = os.getpid()
         self._inherited: list[httpx.Client] = []
         self._tokenless: httpx.Client | None = None
 
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return self._address.url
+
+    def options(self) -> dict[str, Any]:
+        """Return what every client of this line is made with."""
+        if self._closed:
+            raise DispatchError("this HttpDispatch cannot be used: it was closed. Make a new one.")
+        return {
+            "headers": {"User-Agent": f"lakeshore/{__version__}", **self._secret.headers()},
+            "verify": self._verify,
+            "trust_env": not self._address.loopback,
+            "follow_redirects": False,
+        }
+
     def _connect(self) -> httpx.Client:
         import httpx
 
-        address = self._address
         problem = ""
         try:
-            return httpx.Client(
-                headers={"User-Agent": f"lakeshore/{__version__}", **self._secret.headers()},
-                verify=_certificates() if address.secure else False,
-                trust_env=not address.loopback,
-                limits=httpx.Limits(
-                    max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0
-                ),
-                follow_redirects=False,
-            )
+            if self._verify is None:
+                self._verify = _certificates() if self._address.secure else False
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0)
+            return httpx.Client(**self.options(), limits=limits)
         except (
             OSError,
             ImportError,
@@ -304,6 +326,96 @@ class HttpxBody:
 
         with contextlib.suppress(httpx.HTTPError, OSError):  # it is given up either way
             self._response.close()
+
+
+class AsyncLine:
+    """As `HttpxLine`, awaited: a connection for each wait, so that nothing stays open when its loop ends."""
+
+    def __init__(self, line: HttpxLine) -> None:
+        self._line = line
+
+    async def send(
+        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+    ) -> Answer | Broken:
+        """Make one try and read its answer whole."""
+        opened = await self.open(method, path, content=content, accept=accept, read_timeout=read_timeout)
+        if isinstance(opened, Broken):
+            return opened
+        try:
+            parts: list[bytes] = []
+            size = 0
+            while size < (_ANSWER_LIMIT if opened.status < 400 and opened.media in BINARY else _ERROR_PART):
+                part = await opened.read()
+                if isinstance(part, Broken):
+                    if opened.status < 400:
+                        return part
+                    break  # the status says enough
+                if part is None:
+                    break
+                parts.append(part)
+                size += len(part)
+            return Answer(opened.status, opened.headers, b"".join(parts))
+        finally:
+            await opened.close()
+
+    async def open(
+        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+    ) -> AsyncBody | Broken:
+        """Make one try and return its answer, to be read in parts."""
+        import httpx
+
+        client = httpx.AsyncClient(**self._line.options())
+        seconds = max(read_timeout, 0.05)
+        timeout = httpx.Timeout(
+            connect=min(_CONNECT_SECONDS, seconds), read=seconds, write=_WRITE_SECONDS, pool=seconds
+        )
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        if content is not None:
+            headers["Content-Type"] = MSGPACK
+        try:
+            request = client.build_request(
+                method, self._line.url + path, headers=headers, content=content, timeout=timeout
+            )
+            response = await client.send(request, stream=True)
+        except (httpx.HTTPError, OSError) as exc:
+            await client.aclose()
+            return self._line._broken(exc)
+        except BaseException:
+            await client.aclose()
+            raise
+        return AsyncBody(self._line, client, response)
+
+
+class AsyncBody:
+    """An answer whose body is awaited in parts."""
+
+    def __init__(self, line: HttpxLine, client: httpx.AsyncClient, response: httpx.Response) -> None:
+        self._line, self._client, self._response = line, client, response
+        self.status = response.status_code
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+        self._parts = response.aiter_bytes()
+
+    @property
+    def media(self) -> str:
+        """The media type without parameters."""
+        return self.headers.get("content-type", MSGPACK).partition(";")[0].strip().lower()
+
+    async def read(self) -> bytes | Broken | None:
+        """Return the next part; None at a clean end."""
+        import httpx
+
+        try:
+            return await anext(self._parts, None)
+        except (httpx.HTTPError, httpx.StreamError, OSError) as exc:
+            return self._line._broken(exc)
+
+    async def close(self) -> None:
+        """Give the connection up."""
+        import httpx
+
+        with contextlib.suppress(httpx.HTTPError, OSError):  # it is given up either way
+            await self._response.aclose()
+        await self._client.aclose()
 
 
 def _parts(content: bytes) -> Iterator[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -11,8 +10,9 @@ from urllib.parse import urlencode
 from lakeshore.errors import DispatchError
 from lakeshore.planes import protocol
 from lakeshore.planes.http_counts import Counts
-from lakeshore.planes.http_tries import Refused, Reply, Setback, Tries
-from lakeshore.planes.protocol import Route, field
+from lakeshore.planes.http_steps import Ask, Rest, Steps, rest
+from lakeshore.planes.http_tries import HOLD_MARGIN, Answer, Broken, Refused, Reply, Setback, Tries
+from lakeshore.planes.protocol import MSGPACK, Route, field
 from lakeshore.states import State
 
 T = TypeVar("T")
@@ -67,9 +67,22 @@ class Asking:
         self, verb: str, route: Route, body: Mapping[str, Any], *, hold: float, miss: bool = False
     ) -> Reply | Setback:
         """Ask once, and let the control plane hold its answer for `hold` seconds."""
+        outcome = self._tries.line.send(
+            route.method,
+            self._path(route),
+            content=protocol.pack(body),
+            accept=MSGPACK,
+            read_timeout=hold + HOLD_MARGIN,
+        )
+        return self._answered(verb, route, body, outcome, miss=miss)
+
+    def _answered(
+        self, verb: str, route: Route, body: Mapping[str, Any], outcome: Answer | Broken, *, miss: bool
+    ) -> Reply | Setback:
+        """Return what came of asking once."""
         refused: Refused
         try:
-            return self._tries.once(verb, route, self._path(route), protocol.pack(body), hold=hold)
+            return self._tries.read(verb, route, outcome, size=len(body.get("args_blob", b"")))
         except Refused as exc:
             refused = exc
         if miss and refused.status == 404:
@@ -113,7 +126,24 @@ class Asking:
             problem = str(exc)
         raise self._tries.malformed(verb, problem)
 
+    # -- steps ----------------------------------------------------------------
 
-def rest(empty: int, left: float, poll: float | None = None) -> None:
-    """Pause after an answer that came without being held, longer each time, `poll` seconds at most."""
-    time.sleep(max(0.0, min(poll or 1.0, 0.02 * 2.0 ** min(empty, 6), left)))
+    def _drive(self, steps: Steps[T]) -> T:
+        """Carry out a waiting verb, blocking."""
+        outcome: Any = None
+        try:
+            while True:
+                step = steps.send(outcome)
+                outcome = None
+                if isinstance(step, Ask):
+                    outcome = self._once(step.verb, step.route, step.body, hold=step.hold, miss=step.miss)
+                elif isinstance(step, Rest):
+                    rest(step)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
+def pause(empty: int, left: float, poll: float | None = None) -> Rest:
+    """Return the pause after an answer that came without being held, longer each time, `poll` at most."""
+    return Rest(min(poll or 1.0, 0.02 * 2.0 ** min(empty, 6), left))

@@ -7,14 +7,15 @@ before the last look, or the control plane's word that the journal was finished 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol, cast
 
 import msgpack
 
 from lakeshore.errors import WaitTimeout
-from lakeshore.planes.http_tries import Answer, Body, Broken, Setback, Tries
-from lakeshore.planes.protocol import FINISHED, FRAMES, KEEPALIVE_SECONDS, ROWS, STREAM
+from lakeshore.planes.http_steps import Ask, Close, Open, Read, Rest, Row, Steps, rest
+from lakeshore.planes.http_tries import Answer, Broken, Setback, Tries
+from lakeshore.planes.protocol import AWAIT, FINISHED, FRAMES, KEEPALIVE_SECONDS, ROWS, STREAM
 from lakeshore.states import TERMINAL, State
 from lakeshore.wire import FrameKind
 
@@ -142,17 +143,49 @@ class Following:
         self._final = False  # the last frame was END or ERROR
         self._interrupted = False  # the last look was cut
         self._failures = self._idle = 0
+        self.opened: Any = None
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
-        """Yield ``(seq, frame)`` until the journal is finished."""
+        """Yield ``(seq, frame)`` until the journal is finished, blocking for each."""
+        steps, outcome = self.steps(), cast(Any, None)
+        try:
+            while True:
+                try:
+                    step = steps.send(outcome)
+                except StopIteration:
+                    return
+                outcome = None
+                if isinstance(step, Row):
+                    yield step.seq, step.frame
+                elif isinstance(step, Rest):
+                    rest(step)
+                elif isinstance(step, Open):
+                    outcome = self._tries.line.open(
+                        STREAM.method,
+                        step.path,
+                        content=None,
+                        accept=step.accept,
+                        read_timeout=step.read_timeout,
+                    )
+                elif isinstance(step, Read):
+                    outcome = step.body.read()
+                elif isinstance(step, Close):
+                    step.body.close()
+                elif isinstance(step, Ask):
+                    outcome = self._state_of()
+        finally:
+            if self.opened is not None:
+                self.opened.close()
+
+    def steps(self) -> Steps[None]:
+        """Read the journal to its end, step by step; an `Ask` wants the state of its row, or None."""
         while True:
             before, began = self._cursor, time.monotonic()
-            opened = self._open()
-            if opened is not None:
-                try:
-                    finished = yield from self._body(opened)
-                finally:
-                    opened.close()
+            self.opened = yield from self._open()
+            if self.opened is not None:
+                finished = yield from self._body(self.opened)
+                yield Close(self.opened)
+                self.opened = None
                 if finished:
                     return
                 quick = self._cursor == before and time.monotonic() - began < _LONGEST_PAUSE
@@ -160,21 +193,19 @@ class Following:
             if self._timeout == 0 and not (self._ended or self._interrupted):
                 raise self._late()
             if not self._ended and self._idle > 1:
-                self._rest(min(_LONGEST_PAUSE, 0.05 * 2.0 ** min(self._idle, 8)))
+                yield self._rest(min(_LONGEST_PAUSE, 0.05 * 2.0 ** min(self._idle, 8)))
 
-    def _open(self) -> Body | None:
+    def _open(self) -> Steps[Any]:
         """Open the stream from the cursor; None when there is nothing to read yet."""
         while True:
             look = self._timeout == 0
             self._read_timeout = (
                 _LOOK_SECONDS if look else max(0.05, min(self._deadline - time.monotonic(), _QUIET))
             )
-            outcome = self._tries.line.open(
-                STREAM.method,
+            outcome = yield Open(
                 f"{self._path}?since={self._cursor}" + ("&wait=0" if look else ""),
-                content=None,
-                accept=f"{ROWS}, {FRAMES}",
-                read_timeout=self._read_timeout,
+                f"{ROWS}, {FRAMES}",
+                self._read_timeout,
             )
             if isinstance(outcome, Broken) and outcome.silent and not look and self._read_timeout < _QUIET:
                 raise self._late()  # some servers begin an answer with the first frame
@@ -182,21 +213,21 @@ class Following:
             if setback is None:
                 assert not isinstance(outcome, (Broken, Answer))
                 self._failures = 0
-                return self._checked(outcome)
+                return (yield from self._checked(outcome))
             if not isinstance(outcome, Broken):
-                outcome.close()
+                yield Close(outcome)
             until = time.monotonic() + _LOOK_SECONDS if look and not self._failures else self._deadline
-            if not self._tries.ride_out("journal_read", setback, self._failures, until):
+            if not (yield from self._tries.ride_out("journal_read", setback, self._failures, until)):
                 if look:  # nobody can say what is there
                     raise self._tries.unavailable("journal_read", setback)
                 raise self._late(f" ({setback.why})")
             self._failures += 1
 
-    def _checked(self, body: Body) -> Body | None:
+    def _checked(self, body: Any) -> Steps[Any]:
         if body.status < 300 and body.media in (ROWS, FRAMES):
             return body
-        part = body.read()
-        body.close()
+        part = yield Read(body)
+        yield Close(body)
         answer = Answer(body.status, body.headers, part if isinstance(part, bytes) else b"")
         if body.status < 300 or self._tries.is_strange(answer):
             raise self._tries.no_answer("journal_read", answer)
@@ -205,24 +236,24 @@ class Following:
         self._idle += 1  # nothing has this id yet
         return None
 
-    def _body(self, body: Body) -> Generator[tuple[int, bytes], None, bool]:
+    def _body(self, body: Any) -> Steps[bool]:
         """Yield the rows of one body; returns whether the journal is finished."""
         reader: Reader = Rows() if body.media == ROWS else Frames()
         before = self._cursor
         self._interrupted = False
         while True:
-            part = body.read()
+            part = yield Read(body)
             if isinstance(part, Broken):
                 return self._cut(part, plain=body.media == FRAMES)
             if part is None:
-                return self._clean_end(body)
+                return (yield from self._clean_end(body))
             came, problem = False, ""
             try:
                 for seq, frame in reader.feed(part):
                     came = True
                     if seq > self._cursor:
                         self._cursor, self._final = seq, _is_terminal(frame)
-                        yield seq, frame
+                        yield Row(seq, frame)
             except ValueError as exc:
                 problem = str(exc)
             if problem and self._cursor == before:
@@ -251,10 +282,10 @@ class Following:
             raise self._late("" if broken.silent else f" ({broken.why})")
         return False
 
-    def _clean_end(self, body: Body) -> bool:
+    def _clean_end(self, body: Any) -> Steps[bool]:
         if self._final or self._ended or FINISHED.lower() in body.headers:
             return True
-        state = self._state_of()
+        state = yield Ask("journal_read", AWAIT, {}, 0.0)
         if state in TERMINAL:
             self._ended = True  # what came with the ending is read by one more look
         elif self._timeout != 0 and time.monotonic() >= self._deadline:
@@ -264,11 +295,11 @@ class Following:
     def _from_now(self) -> float:
         return float("inf") if self._timeout is None else time.monotonic() + self._timeout
 
-    def _rest(self, seconds: float) -> None:
+    def _rest(self, seconds: float) -> Rest:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._late()
-        time.sleep(min(seconds, left))
+        return Rest(min(seconds, left))
 
     def _late(self, why: str = "") -> WaitTimeout:
         return WaitTimeout(

@@ -143,16 +143,20 @@ class Journalling(Asking):
 
         `poll` is not needed: the control plane sends what comes.
         """
+        return self._following(inv_id, since=since, timeout=timeout, poll=poll).rows()
+
+    def _following(
+        self, inv_id: str, *, since: int = -1, timeout: float | None = 30.0, poll: float | None = None
+    ) -> Following:
         path = self._path(protocol.STREAM, id=check_name(inv_id, "journal id"))
         if timeout is not None:
             timeout = check_number(timeout, "timeout", minimum=0)
         if poll is not None:
             check_number(poll, "poll", minimum=0)
         check_whole(since, "since", -1)
-        look = Following(
+        return Following(
             self._tries, path, lambda: self._row_state(inv_id), since=since, timeout=timeout, what=inv_id
         )
-        return look.rows()
 
     def _row_state(self, journal: str) -> State | None:
         """Return the state of the journal's row; None where it has none, or nobody says."""

@@ -10,7 +10,8 @@ from lakeshore.errors import InvocationCancelled, InvocationFailed, UnknownInvoc
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import Submission, check_id, check_name, check_number
 from lakeshore.planes.engine import check_bytes, check_state, check_whole
-from lakeshore.planes.http_asking import Asking, rest
+from lakeshore.planes.http_asking import Asking, pause
+from lakeshore.planes.http_steps import Ask, Steps
 from lakeshore.planes.http_tries import Setback
 from lakeshore.planes.protocol import HOLD_SECONDS, Route
 from lakeshore.states import TERMINAL, State
@@ -112,6 +113,11 @@ class Producing(Asking):
 
     def result(self, inv_id: str, *, timeout: float | None = 30.0, poll: float | None = None) -> bytes:
         """Wait for the job to end and return its packed result; see `Plane.result`."""
+        return self._drive(self._result_steps(inv_id, timeout=timeout, poll=poll))
+
+    def _result_steps(
+        self, inv_id: str, *, timeout: float | None = 30.0, poll: float | None = None
+    ) -> Steps[bytes]:
         check_id(inv_id)
         if timeout is not None:
             timeout = check_number(timeout, "timeout", minimum=0)
@@ -122,10 +128,10 @@ class Producing(Asking):
         why = ""
         while True:
             hold = min(max(0.0, deadline - time.monotonic()), HOLD_SECONDS)
-            reply = self._once("result", protocol.AWAIT, self._await_body(inv_id, hold), hold=hold, miss=True)
+            reply = yield Ask("result", protocol.AWAIT, self._await_body(inv_id, hold), hold, miss=True)
             if isinstance(reply, Setback):
                 until = max(deadline, time.monotonic() + (0 if failures else _LOOK_SECONDS))
-                if self._tries.ride_out("result", reply, failures, until):
+                if (yield from self._tries.ride_out("result", reply, failures, until)):
                     failures += 1
                     continue
                 if timeout == 0:
@@ -142,7 +148,7 @@ class Producing(Asking):
                     f"result: invocation {inv_id!r} has not ended within {timeout:g} s{why}. "
                     "It goes on; ask again with its id."
                 )
-            rest(empty, left, poll)
+            yield pause(empty, left, poll)
 
     def _outcome(self, inv_id: str, answer: Mapping[str, Any]) -> bytes | None:
         """Return the result of an await's answer, None while the job is open; raise if it ended without."""

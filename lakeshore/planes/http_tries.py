@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from lakeshore.errors import ClaimLost, DispatchError, NotSupported, PlaneUnavailable
 from lakeshore.planes import protocol
 from lakeshore.planes.http_address import Address, Secret
+from lakeshore.planes.http_steps import Rest, Steps
 from lakeshore.planes.protocol import BODY_LIMIT, FRAMES, HEADER, MSGPACK, ROWS, TRY_AGAIN, Route
 
 BINARY: Final = frozenset(
@@ -27,7 +28,8 @@ BINARY: Final = frozenset(
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _SNIPPET: Final = 300
-_HOLD_MARGIN: Final = 10.0
+HOLD_MARGIN: Final = 10.0
+"""Seconds that a held answer may take beyond its hold."""
 _ACCEPT: Final = MSGPACK
 
 
@@ -219,7 +221,7 @@ class Tries:
         content: bytes | None = None,
         *,
         hold: float = 0.0,
-        patience: float = _HOLD_MARGIN,
+        patience: float = HOLD_MARGIN,
         doubt: bool = False,
     ) -> Reply | Setback:
         """Ask once.
@@ -241,13 +243,19 @@ class Tries:
         outcome = self.line.send(
             route.method, path, content=content, accept=_ACCEPT, read_timeout=hold + max(patience, 1.0)
         )
+        return self.read(verb, route, outcome, doubt=doubt, size=len(content or b""))
+
+    def read(
+        self, verb: str, route: Route, outcome: Answer | Broken, *, doubt: bool = False, size: int = 0
+    ) -> Reply | Setback:
+        """Return what came of one try; raises as `once` does."""
         setback = self.setback(outcome)
         if setback is not None:
             return setback
         assert isinstance(outcome, Answer)
-        return self._read(verb, route, outcome, doubt=doubt, size=len(content or b""))
+        return self._read(verb, route, outcome, doubt=doubt, size=size)
 
-    def ride_out(self, verb: str, setback: Setback, failures: int, until: float) -> bool:
+    def ride_out(self, verb: str, setback: Setback, failures: int, until: float) -> Steps[bool]:
         """Wait before the next try of a verb that waits; False when `until` (monotonic) comes first.
 
         Raises
@@ -259,7 +267,7 @@ class Tries:
             raise self.unavailable(verb, setback)
         pause = self.pause(failures, setback)
         left = until - time.monotonic()
-        time.sleep(max(0.0, min(pause, left)))
+        yield Rest(min(pause, left))
         return pause < left
 
     def setback(self, outcome: Answer | Broken | Body) -> Setback | None:

@@ -16,8 +16,9 @@ from lakeshore.errors import DispatchError
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name, check_number, check_spec
 from lakeshore.planes.engine import check_bytes, check_whole
-from lakeshore.planes.http_asking import rest
+from lakeshore.planes.http_asking import pause
 from lakeshore.planes.http_journals import Journalling, check_fence
+from lakeshore.planes.http_steps import Ask, Steps
 from lakeshore.planes.http_tries import Refused, Setback
 from lakeshore.planes.protocol import HOLD_SECONDS, Route
 from lakeshore.states import State
@@ -55,6 +56,21 @@ class Working(Journalling):
         wait: float = 0.0,
     ) -> list[Claimed]:
         """Take up to `n` jobs in one transaction; see `Plane.claim_many`."""
+        return self._drive(
+            self._claim_steps(queue, worker_id, n, kind=kind, temperature=temperature, lease=lease, wait=wait)
+        )
+
+    def _claim_steps(
+        self,
+        queue: str,
+        worker_id: str,
+        n: int,
+        *,
+        kind: str = "fifo",
+        temperature: float = 1.0,
+        lease: float = 30.0,
+        wait: float = 0.0,
+    ) -> Steps[list[Claimed]]:
         spec = check_spec(ClaimSpec(queue, kind, temperature, lease))
         check_name(worker_id, "worker_id")
         wait = check_number(wait, "wait", minimum=0)
@@ -73,12 +89,12 @@ class Working(Journalling):
         failures = empty = 0
         while True:
             hold = min(max(0.0, deadline - time.monotonic()), HOLD_SECONDS)
-            reply = self._once("claim", protocol.POLL, {**body, "timeout_s": hold}, hold=hold)
+            reply = yield Ask("claim", protocol.POLL, {**body, "timeout_s": hold}, hold)
             if isinstance(reply, Setback):
                 if reply.landed:
                     body["again"] = True
                     self._unanswered[call] = body["nonce"]
-                if not self._tries.ride_out("claim", reply, failures, until):
+                if not (yield from self._tries.ride_out("claim", reply, failures, until)):
                     raise self._tries.unavailable("claim", reply)
                 failures += 1
                 continue
@@ -90,7 +106,7 @@ class Working(Journalling):
                 return taken
             until = max(until, time.monotonic() + 1.0)
             failures, empty = 0, empty + 1
-            rest(empty, left)
+            yield pause(empty, left)
 
     def _commands(self, verb: str, answer: Mapping[str, Any], queue: str) -> list[Claimed]:
         try:

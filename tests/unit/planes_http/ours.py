@@ -32,8 +32,8 @@ class Ours(Loopback):
         self.rows = True
         self.cuts: list[int] = []
         self._open = contextlib.ExitStack()
-        app = create_app(self.plane, options or Options(auth=False, keepalive=KEEPALIVE_SECONDS))
-        self.behind = self._open.enter_context(background(app))
+        self.app = create_app(self.plane, options or Options(auth=False, keepalive=KEEPALIVE_SECONDS))
+        self.behind = self._open.enter_context(background(self.app))
         super().__init__(host=host)
 
     def __exit__(self, *exc: object) -> None:
