@@ -224,7 +224,6 @@ class Panel:
             except Exception as error:  # noqa: BLE001 - the UI thread raises it: one broken panel ends alone
                 self._fault = error
             self._asking = False
-        TICKER.wake()
 
     def _draw(self, now: float) -> int:
         if not self._reading.acquire(blocking=False):
@@ -309,7 +308,8 @@ class Panel:
             self._next_poll, self._dirty = now + REDRAW_SECONDS, True
             return
         self._dirty = self._dirty or changed
-        self._next_poll = now + POLL_SHARE * (time.monotonic() - now)
+        queued = 0 if self._asker is None else self._asker.queued
+        self._next_poll = now + POLL_SHARE * (1 + queued) * (time.monotonic() - now)
 
     def _settle(self, how: str) -> None:
         try:

@@ -26,6 +26,11 @@ class Asker:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    @property
+    def queued(self) -> int:
+        """How many panels wait for their turn: with more of them, each asks less often."""
+        return self._work.qsize()
+
     def ask(self, work: Callable[[], None]) -> None:
         """Let the thread do `work`, which must not raise, after what it has to do already."""
         with self._lock:
