@@ -23,6 +23,7 @@
     ├── KeyContractError (ValueError)         a key or prefix is malformed, escapes, or was not returned
     └── WaitTimeout (TimeoutError)            nothing came in the time given
     JobCancelled (BaseException)              raised inside a body that is to stop
+    Detached (KeyboardInterrupt)              Ctrl-C ended a wait, not what was waited for
 
 `code` is stable and travels over HTTP. No message ever holds a token.
 """
@@ -35,6 +36,7 @@ __all__ = [
     "CaptureError",
     "ClaimLost",
     "CodecError",
+    "Detached",
     "DispatchError",
     "InvocationCancelled",
     "InvocationFailed",
@@ -216,3 +218,27 @@ class JobCancelled(BaseException):
 
     A `BaseException`, so that ``except Exception`` in a body does not eat it.
     """
+
+
+class Detached(KeyboardInterrupt):
+    """Ctrl-C ended a wait. The job goes on unless the message says that it was cancelled.
+
+    A `KeyboardInterrupt`, so that a script or a Run-All stops here; a notebook shows it as one line.
+
+    Attributes
+    ----------
+    command : str
+        How a job is cancelled here: ``"lakeshore cancel"``, and ``"%lakeshore cancel"`` while the notebook
+        extension is loaded.
+    """
+
+    command: ClassVar[str] = "lakeshore cancel"
+
+    @classmethod
+    def of(cls, *ids: str) -> Detached:
+        """Say that these jobs still run, and how to cancel them."""
+        shown = " ".join(ids[:8]) + (" …" if len(ids) > 8 else "")
+        return cls(f"detached: {shown} still {'runs' if len(ids) == 1 else 'run'}; {cls.command} {shown}")
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lakeshore.errors import (
+    Detached,
     InvocationCancelled,
     InvocationFailed,
     UnknownInvocation,
@@ -71,6 +72,8 @@ class Results(Iterator[Any]):
             if self._return_exceptions:
                 return error
             raise
+        except KeyboardInterrupt:
+            raise Detached.of(*self._flying) from None
 
     def _in_order(self) -> Any:
         if not self._flying:

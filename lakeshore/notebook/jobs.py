@@ -10,13 +10,13 @@ from typing import Any
 
 from lakeshore import wire
 from lakeshore.errors import (
+    Detached,
     InvocationCancelled,
     InvocationFailed,
     UnknownInvocation,
     UnpackError,
     WaitTimeout,
 )
-from lakeshore.notebook.stream import Detached
 from lakeshore.notebook.tables import ago, span
 from lakeshore.planes.contract import Plane, check_id
 from lakeshore.queues.encoding import decode
@@ -173,7 +173,7 @@ def interruptible(plane: Plane, ids: Sequence[str], on_interrupt: str = "detach"
     try:
         yield
     except KeyboardInterrupt:  # a panel's own word on it, too, which names one job of several
-        raise Detached(_let_go(plane, ids, on_interrupt)) from None
+        raise _let_go(plane, ids, on_interrupt) from None
 
 
 def _too_long(plane: Plane, ids: Iterable[str], timeout: float) -> WaitTimeout:
@@ -191,17 +191,13 @@ def _open(plane: Plane, ids: Iterable[str]) -> list[str]:
     return [row["id"] for row in rows if row is not None and row["state"] in ("queued", "running")]
 
 
-def _let_go(plane: Plane, ids: Sequence[str], on_interrupt: str) -> str:
+def _let_go(plane: Plane, ids: Sequence[str], on_interrupt: str) -> Detached:
     open_ids = _open(plane, ids)
     if on_interrupt == "cancel":
         done = [id for id in open_ids if plane.cancel(id)]
         again = f"; %lakeshore requeue {done[0]} runs it again" if len(done) == 1 else ""
-        return f"cancelled: {' '.join(done) or 'nothing, all had ended'}{again}"
-    if not open_ids:
-        return "detached: all had ended"
-    verb = "runs" if len(open_ids) == 1 else "run"
-    shown = " ".join(open_ids[:8]) + (" …" if len(open_ids) > 8 else "")
-    return f"detached: {shown} still {verb}; %lakeshore cancel {shown}"
+        return Detached(f"cancelled: {' '.join(done) or 'nothing, all had ended'}{again}")
+    return Detached.of(*open_ids) if open_ids else Detached("detached: all had ended")
 
 
 def shaped(shape: object, leaves: Iterator[Any]) -> Any:

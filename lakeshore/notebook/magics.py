@@ -17,6 +17,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 
 from lakeshore import settings
+from lakeshore.errors import Detached
 from lakeshore.notebook import arguments, completion, jobs, words
 from lakeshore.notebook.cell import nearest
 from lakeshore.notebook.looks import TAB_SECONDS, answers, impatient
@@ -372,6 +373,7 @@ def load(ipython: Any) -> None:
     ipython.Completer.custom_matchers.append(magics.matcher)
     formatter = ipython.display_formatter.ipython_display_formatter
     formatter.for_type_by_name(*_WORKER_THREAD, _show_worker)
+    Detached.command = "%lakeshore cancel"
 
 
 def _show_worker(worker: Any) -> None:
@@ -399,3 +401,4 @@ def _remove(ipython: Any) -> None:
     matchers[:] = [each for each in matchers if each is not matcher]
     formatter = ipython.display_formatter.ipython_display_formatter
     formatter.pop(".".join(_WORKER_THREAD), None)
+    Detached.command = "lakeshore cancel"

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from lakeshore.errors import PlaneUnavailable, WaitTimeout
+from lakeshore.errors import Detached, PlaneUnavailable, WaitTimeout
 from lakeshore.notebook import stream_ui
 from lakeshore.notebook.render_overview import queue_html, queue_text
 from lakeshore.notebook.stream_asking import asker_for
@@ -38,16 +38,6 @@ PRINT_SECONDS = 0.5
 PRINTED_LINES = 200
 
 Interrupt = Literal["detach", "cancel"]
-
-
-class Detached(KeyboardInterrupt):
-    """A wait was interrupted. The job goes on unless the message says that it was cancelled.
-
-    A `KeyboardInterrupt`, so that a Run-All stops here.
-    """
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
 
 
 class PanelFeed(stream_ui.Feed, Protocol):
@@ -166,7 +156,7 @@ class Panel:
             if on_interrupt == "cancel":
                 self._feed.cancel()
                 raise Detached(f"cancelled: {self.id}; %lakeshore requeue {self.id} runs it again") from None
-            raise Detached(f"detached: {self.id} still runs; %lakeshore cancel {self.id}") from None
+            raise Detached.of(self.id) from None
         return self._feed.state
 
     def show(self) -> Panel:

@@ -16,9 +16,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lakeshore.errors import WaitTimeout
+from lakeshore.errors import Detached, WaitTimeout
 from lakeshore.planes.contract import Plane, check_id
 from lakeshore.queues.aio_stream import SLICE, AsyncStream
+from lakeshore.queues.aio_wait import awake, let_go
 from lakeshore.queues.encoding import MISSING
 from lakeshore.queues.job import Job
 from lakeshore.queues.sync import SyncQueue
@@ -39,7 +40,7 @@ def offload(call: Callable[[], T]) -> Future[T]:
 
 
 async def _await(call: Callable[[], T]) -> T:
-    return await asyncio.wrap_future(offload(call))
+    return await awake(asyncio.wrap_future(offload(call)))
 
 
 class Queue:
@@ -123,6 +124,9 @@ class Queue:
             part = SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic()))
             try:
                 return await _await(partial(self.sync.result, id, timeout=part))
+            except asyncio.CancelledError as error:
+                let_go(error, Detached.of(id))
+                raise
             except WaitTimeout:
                 if end is not None and time.monotonic() >= end:
                     raise WaitTimeout(
@@ -183,7 +187,7 @@ class Queue:
             part = max(0.0, min(SLICE, end - time.monotonic()))
             taking = offload(partial(self.sync.claim, wait=part, lease=lease))
             try:
-                job = await asyncio.shield(asyncio.wrap_future(taking))
+                job = await awake(asyncio.shield(asyncio.wrap_future(taking)))
             except asyncio.CancelledError:
                 taking.add_done_callback(lambda taken: offload(partial(_hand_back, taken)))
                 raise

@@ -10,6 +10,7 @@ from typing import Any
 
 from lakeshore.errors import WaitTimeout
 from lakeshore.planes.contract import Plane
+from lakeshore.queues.aio_wait import awake, let_go
 from lakeshore.queues.stream import Stream
 
 SLICE = 1.0
@@ -52,8 +53,9 @@ class AsyncStream(Stream):
         if self._pending is None:
             self._pending = self._offload(lambda: self._tagged_step(part))
         try:
-            answer: tuple[str, Any] = await asyncio.shield(asyncio.wrap_future(self._pending))
-        except asyncio.CancelledError:
+            answer: tuple[str, Any] = await awake(asyncio.shield(asyncio.wrap_future(self._pending)))
+        except asyncio.CancelledError as error:
+            let_go(error, self._detached())
             raise  # the thread's answer waits for the next step
         except BaseException:
             self._pending = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lakeshore import ports, wire
-from lakeshore.errors import InvocationCancelled, InvocationFailed, UnknownInvocation
+from lakeshore.errors import Detached, InvocationCancelled, InvocationFailed, UnknownInvocation
 from lakeshore.planes.contract import Plane
 from lakeshore.states import State
 
@@ -40,6 +40,8 @@ class Stream:
         After `timeout` seconds without a frame; iterating again goes on.
     UnknownInvocation
         When no job has this id.
+    Detached
+        On Ctrl-C, which ends the wait and not the job; iterating again goes on.
     """
 
     def __init__(
@@ -77,7 +79,10 @@ class Stream:
 
     def __next__(self) -> Any:
         while True:
-            _, event = self._step(self.timeout)
+            try:
+                _, event = self._step(self.timeout)
+            except KeyboardInterrupt:
+                raise self._detached() from None
             if event is not None and event.kind == "value":
                 return event.value
 
@@ -88,6 +93,8 @@ class Stream:
                 (seq, data), _ = self._step(self.timeout)
             except StopIteration:
                 return
+            except KeyboardInterrupt:
+                raise self._detached() from None
             yield seq, wire.Frame.from_bytes(data)
 
     def check(self) -> None:
@@ -128,6 +135,11 @@ class Stream:
         if not self._values.open:
             self.cursor = seq
         return (seq, data), event
+
+    def _detached(self) -> Detached:
+        if self._of_row:
+            return Detached.of(self.id)
+        return Detached(f"detached: topic {self.id!r} goes on; read on with since={self.cursor}")
 
     def _end(self) -> None:
         """Raise what the row, or else the last ERROR frame, says."""

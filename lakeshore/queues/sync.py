@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lakeshore import ports
-from lakeshore.errors import UnpackError
+from lakeshore.errors import Detached, UnpackError
 from lakeshore.planes.contract import (
     ClaimSpec,
     Plane,
@@ -163,8 +163,14 @@ class SyncQueue:
         InvocationCancelled, UnknownInvocation
         WaitTimeout
             After `timeout` seconds; None waits for ever. The job goes on.
+        Detached
+            On Ctrl-C, which ends the wait and not the job; it names the id.
         """
-        return decode(self.plane.result(id, timeout=timeout))
+        try:
+            result = self.plane.result(id, timeout=timeout)
+        except KeyboardInterrupt:
+            raise Detached.of(id) from None
+        return decode(result)
 
     def fetch(self, id: str, key: str, dest: str | os.PathLike[str] | None = None) -> Path:
         """Return the path of a file (or folder) that a job wrote with `run.write`, brought here if need be.

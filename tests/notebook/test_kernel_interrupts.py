@@ -11,16 +11,15 @@ from lakeshore import Dispatch
 from tests.notebook.conftest import Kernel
 
 SECONDS = 0.5
-ASYNC_SECONDS = 1.5
-"""A kernel's loop sees an interrupt when it wakes: at the end of the slice that a wait sleeps in a thread."""
 JOB = """
 import asyncio, time
-from lakeshore import Queue, SyncQueue, run, thunk
+from lakeshore import Queue, SyncQueue, run, thunk, udf
 q, aq = SyncQueue("gpu"), Queue("gpu")
 
 def silent():
     end = time.monotonic() + 60
     while time.monotonic() < end: time.sleep(0.02)
+def silent_too(n): silent()
 """
 
 
@@ -84,27 +83,40 @@ def test_a_magic_lets_go_at_once_and_says_what_still_runs(kernel: Kernel, plane:
 
 
 @pytest.mark.parametrize(
-    ("cell", "seconds"),
+    ("cell", "ename"),
     [
-        ("for frame in q.stream(slow): pass", SECONDS),
-        ("for frame in q.stream(slow, timeout=None): pass", SECONDS),
-        ("async for frame in aq.stream(slow): pass", ASYNC_SECONDS),
-        ("await aq.result(slow, timeout=None)", ASYNC_SECONDS),
-        ("q.result(slow, timeout=None)", SECONDS),
-        ("q.call(thunk(silent))", SECONDS),
-        ("next(q.topic('none').listen(timeout=60))", SECONDS),
-        ("with SyncQueue('none').working(wait=60) as job: pass", SECONDS),
+        ("for frame in q.stream(slow): pass", "Detached"),
+        ("for frame in q.stream(slow, timeout=None).frames(): pass", "Detached"),
+        ("for line in q.logs(slow): pass", "Detached"),
+        ("async for frame in aq.stream(slow): pass", "CancelledError"),
+        ("await aq.result(slow, timeout=None)", "CancelledError"),
+        ("await aq.call(thunk(silent))", "CancelledError"),
+        ("q.result(slow, timeout=None)", "Detached"),
+        ("q.call(thunk(silent))", "Detached"),
+        ("list(udf(silent_too).map([1, 2], _queue=q))", "Detached"),
+        ("next(q.topic('none').listen(timeout=60))", "Detached"),
+        ("with SyncQueue('none').working(wait=60) as job: pass", "KeyboardInterrupt"),
+        ("async with Queue('none').working(wait=60) as job: pass", "CancelledError"),
     ],
 )
-def test_a_wait_of_the_library_ends_at_once(
-    kernel: Kernel, plane: Dispatch, cell: str, seconds: float
+def test_a_wait_of_the_library_ends_at_once_and_says_what_still_runs(
+    kernel: Kernel, plane: Dispatch, cell: str, ename: str
 ) -> None:
-    catch = "import sys, time"
-    body = f"{catch}\ntry:\n    {cell}\nexcept BaseException as error:\n    fault = type(error).__name__"
-    took, reply = kernel.interrupt(kernel.begin(body), after=rest)
-    assert reply.status == "ok"
-    assert kernel.value("fault") in ("KeyboardInterrupt", "CancelledError")
-    assert took < seconds
+    before = {row["id"] for row in plane.invocations(limit=100)}
+    took, reply = kernel.interrupt(kernel.begin(cell), after=rest)
+    assert (reply.status, reply.ename) == ("error", ename)
+    assert took < SECONDS
+    new = [row["id"] for row in plane.invocations(limit=100) if row["id"] not in before]
+    if "none" not in cell:
+        for id in new or [kernel.value("slow")]:
+            assert id in reply.text
+        assert "still run" in reply.text
+        assert "%lakeshore cancel" in reply.text
+        assert reply.text.count("\n") < 3
+    elif "topic" in cell:
+        assert "topic 'none' goes on; read on with since=-1" in reply.text
+    for id in new:
+        plane.cancel(id)
     assert (plane.get(kernel.value("slow")) or {})["state"] == "running"
     the_next_is_clean(kernel)
 

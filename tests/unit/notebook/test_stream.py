@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from lakeshore import Dispatch, SyncQueue, wire
-from lakeshore.errors import PlaneUnavailable, UnknownInvocation, WaitTimeout
+from lakeshore.errors import Detached, PlaneUnavailable, UnknownInvocation, WaitTimeout
 from lakeshore.notebook import stream
-from lakeshore.notebook.stream import Detached, Panel, show_group, show_job, show_queue, show_stream
+from lakeshore.notebook.stream import Panel, show_group, show_job, show_queue, show_stream
 from lakeshore.notebook.stream_feed import JobFeed
 from lakeshore.notebook.stream_ui import TICK_SECONDS, Feed, Ticker
 
@@ -272,7 +272,7 @@ def test_an_interrupt_ends_a_wait_at_once(
     row = plane.get(job)
     assert row is not None
     if on_interrupt == "detach":
-        assert str(caught.value) == f"detached: {job} still runs; %lakeshore cancel {job}"
+        assert str(caught.value) == f"detached: {job} still runs; lakeshore cancel {job}"
         assert row["state"] == "queued"
     else:
         assert row["state"] == "cancelled" and "cancelled" in str(caught.value)
