@@ -31,7 +31,8 @@ CASES = {
     "import lakeshore; lakeshore.wire.pack({'a': 1})": HEAVY - {"msgpack"},
     "import lakeshore; lakeshore.Dispatch; lakeshore.SyncQueue; lakeshore.run_worker": HEAVY
     & {"IPython", "httpx", "ipywidgets", "numpy", "pandas", "psycopg", "starlette", "typer"},
-    "import lakeshore.daemon": {"IPython", "ipywidgets", "numpy", "pandas", "starlette", "typer"},
+    "import lakeshore.daemon": {"IPython", "asyncio", "ipywidgets", "numpy", "pandas", "starlette", "typer"},
+    "import lakeshore.worker.child": {"IPython", "apsw", "asyncio", "httpx", "numpy", "starlette", "typer"},
 }
 
 
