@@ -16,8 +16,13 @@ MISSING: Any = object()
 class Invocable(Protocol):
     """What can be submitted as a call; `lakeshore.Thunk` is one."""
 
-    def __envelope__(self, *, id: str, plane: Plane, key: str | None, parent: str | None) -> wire.Envelope:
-        """Return the envelope that invokes this call as invocation `id`."""
+    def __envelope__(
+        self, *, id: str, plane: Plane, key: str | None, parent: str | None, shared: dict[Any, Any] | None
+    ) -> wire.Envelope:
+        """Return the envelope that invokes this call as invocation `id`.
+
+        Calls of one batch get the same `shared`, in which they keep what they have in common.
+        """
         ...
 
 
@@ -38,8 +43,9 @@ def submission(
     priority: float = 0.0,
     parent: str | None = None,
     delay: float = 0.0,
+    shared: dict[Any, Any] | None = None,
 ) -> Submission:
-    """Build what `Plane.submit` stores, within the payload limit.
+    """Build what `Plane.submit` stores, within the payload limit; `shared` is one dict for a batch.
 
     Raises
     ------
@@ -55,7 +61,8 @@ def submission(
         parent = ambient()[1]
     if envelope is None:
         if hasattr(type(payload), "__envelope__"):  # an Invocable; isinstance would cost 9 us
-            envelope = payload.__envelope__(id=id, plane=plane, key=key, parent=parent).to_bytes()
+            made = payload.__envelope__(id=id, plane=plane, key=key, parent=parent, shared=shared)
+            envelope = made.to_bytes()
         else:
             envelope = wire.pack(payload)
     limit = settings.max_payload()

@@ -140,9 +140,15 @@ class SyncQueue:
         delay: float = 0.0,
         parent: str | None = None,
     ) -> list[str]:
-        """Queue many jobs in one transaction and return their ids in order."""
+        """Queue many jobs in one transaction and return their ids in order.
+
+        A function that several of them call by value is pickled once, as it is at the first.
+        """
+        shared: dict[Any, Any] = {}
         items = [
-            submission(payload, plane=self.plane, priority=priority, delay=delay, parent=parent)
+            submission(
+                payload, plane=self.plane, priority=priority, delay=delay, parent=parent, shared=shared
+            )
             for payload in payloads
         ]
         return self.plane.submit_many(self.name, items)

@@ -17,6 +17,8 @@ from lakeshore import (
     SyncQueue,
     UnknownInvocation,
     WaitTimeout,
+    run_worker,
+    thunk,
 )
 
 
@@ -88,6 +90,24 @@ def test_a_key_makes_a_submit_repeatable(q):
     first = q.submit(1, key="k")
     assert q.submit(2, key="k") == first
     assert q.count() == 1
+
+
+def test_submit_many_pickles_a_function_once(q):
+    pickled = []
+
+    class Weight:
+        def __reduce__(self):
+            pickled.append(1)
+            return str, ("weight",)
+
+    weight = Weight()
+    pair = lambda x: (x, weight)  # noqa: E731
+    ids = q.submit_many(thunk(pair, n) for n in range(20))
+    assert len(pickled) == 1
+    assert q.submit(thunk(pair, 0))
+    assert len(pickled) == 2
+    assert run_worker(q, allow_pickled=True, stop=lambda: not q.count()) == 21
+    assert [q.result(id) for id in ids] == [(n, "weight") for n in range(20)]
 
 
 def test_submit_many_keeps_order(q):
