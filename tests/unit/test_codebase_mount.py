@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -148,17 +149,20 @@ def test_a_wait_for_the_turn_can_be_broken_off(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_stop_at_any_moment_leaves_nothing_in_force(tmp_path: Path) -> None:
     class Stop(BaseException):
         pass
 
     mine = code(tmp_path, mounted_x="")
+    module = types.ModuleType("mounted_x")  # an import that is cut leaves the file open that it reads
+    module.__file__ = str(tmp_path / "mounted_x.py")
     turns, before = Turns(), list(sys.path)
     ends = random.Random(3)
 
     def work() -> None:
         with contextlib.suppress(Stop), turns.taken(mine):
-            __import__("mounted_x")
+            sys.modules["mounted_x"] = module
 
     for _ in range(60):
         worker = threading.Thread(target=work)
