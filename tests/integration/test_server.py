@@ -64,7 +64,7 @@ def test_a_laptop_needs_no_other_set_up(tmp_path, cli):
         # the command line, a worker and a notebook's code find it by LAKESHORE_URL alone
         with contextlib.closing(HttpDispatch(server.url, token=first)) as plane:
             q = SyncQueue("gpu", dispatch=plane)
-            inv = q.submit(thunk(sum, [1, 2, 3]))
+            inv = q.submit(thunk(lambda *n: sum(n), 1, 2, 3))
             worker = [sys.executable, "-m", "lakeshore.daemon", "--queue", "gpu", "--once", "--allow-pickled"]
             env = {**os.environ, "LAKESHORE_HOME": str(tmp_path), "LAKESHORE_URL": server.url}
             done = subprocess.run([*worker, "--root", str(tmp_path)], env=env, capture_output=True, text=True)
@@ -229,7 +229,7 @@ class Load:
         me = f"w-{threading.get_ident()}"
         while not self.stop.is_set():
             try:
-                claimed = plane.claim("gpu", me, wait=0.5, lease=5.0)
+                claimed = plane.claim("gpu", me, wait=0.5, lease=2.0)
             except PlaneUnavailable:  # a claim that waits gives up soon: a worker may have to stop
                 continue
             if claimed is None:
@@ -269,7 +269,7 @@ def test_a_server_that_is_killed_loses_nothing_acknowledged(tmp_path):
         with contextlib.closing(HttpDispatch(server.url)) as plane:
             while plane.count("gpu") + plane.count("gpu", "running") and time.monotonic() < end:
                 # a claim whose answer was lost lapses; whoever asks next gets the job
-                claimed = plane.claim("gpu", "last", wait=0.5, lease=5.0)
+                claimed = plane.claim("gpu", "last", wait=0.5, lease=2.0)
                 if claimed is not None:
                     plane.ack(claimed.id, "last", result=claimed.envelope, fence=claimed.fence)
     server.stop()
