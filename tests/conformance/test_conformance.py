@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import postgres_server
 import pytest
 
 from lakeshore import Dispatch
@@ -12,10 +13,15 @@ from lakeshore.conformance import check, rules
 from lakeshore.planes.contract import Plane
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "postgres"])
 def make_plane(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Plane]:
     if request.param == "memory":
         return Dispatch
+    if request.param == "postgres":
+        dsn = postgres_server.shared_dsn()
+        from lakeshore.planes.postgres import PostgresDispatch
+
+        return lambda: PostgresDispatch(dsn)
     return lambda: Dispatch(tmp_path / "plane.sqlite")
 
 

@@ -115,13 +115,13 @@ SELECT count(*) FROM invocation
 WHERE ns = :ns AND queue = :queue AND state IN ('succeeded', 'failed', 'cancelled') AND state = :state;
 
 -- name: queues
-SELECT queue, state, count(*) FROM invocation
+SELECT queue, 'queued', count(*) FROM invocation
 WHERE ns = :ns AND state = 'queued' AND not_before IS NULL GROUP BY queue
 UNION ALL
-SELECT queue, state, count(*) FROM invocation
+SELECT queue, 'queued', count(*) FROM invocation
 WHERE ns = :ns AND state = 'queued' AND not_before IS NOT NULL GROUP BY queue
 UNION ALL
-SELECT queue, state, count(*) FROM invocation WHERE ns = :ns AND state = 'running' GROUP BY queue
+SELECT queue, 'running', count(*) FROM invocation WHERE ns = :ns AND state = 'running' GROUP BY queue
 UNION ALL
 SELECT queue, state, count(*) FROM invocation
 WHERE ns = :ns AND state IN ('succeeded', 'failed', 'cancelled') GROUP BY queue, state;
@@ -191,7 +191,7 @@ SELECT jid, trimmed_to FROM journal WHERE ns = :ns AND id = :id;
 -- name: journal_state
 -- What a reader must know of journal and row, as of one moment; always one row.
 SELECT (SELECT state FROM invocation WHERE ns = :ns AND id = :stem), jid, next_seq, attempt_seq, closed
-FROM (SELECT 1) LEFT JOIN journal ON ns = :ns AND id = :id;
+FROM (SELECT 1) AS one LEFT JOIN journal ON ns = :ns AND id = :id;
 
 -- name: journal_end
 SELECT jid, next_seq FROM journal WHERE ns = :ns AND id = :id;

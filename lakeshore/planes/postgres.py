@@ -1,0 +1,214 @@
+"""`PostgresDispatch`: the plane that is a PostgreSQL database; with its siblings the only door to psycopg.
+
+The same rows, verbs and rules as in a file, for many machines: no state is kept outside the database. Its
+rules: times are the database's, writers run side by side and hold the rows that they decide by, a transaction
+that was rolled back is run again, and one whose answer was lost is asked about before it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+import psycopg
+from psycopg import errors as said
+
+from lakeshore.errors import CaptureError, DispatchError, PlaneUnavailable
+from lakeshore.planes import postgres_address, postgres_database, postgres_schema
+from lakeshore.planes.contract import check_name
+from lakeshore.planes.engine import Transaction
+from lakeshore.planes.postgres_connection import CLASHES, Connection, is_away, unavailable
+from lakeshore.planes.postgres_database import Database
+from lakeshore.planes.store import Store
+
+RIDE_OUT = 30.0
+"""How long a call tries again while the database is away, seconds; a restart takes less."""
+_CLASHES = 50
+_PAUSE = (0.05, 0.4)
+
+T = TypeVar("T")
+
+
+class PostgresDispatch(Store):
+    """A dispatch plane in a PostgreSQL database (13 or newer), for any number of machines.
+
+    Parameters
+    ----------
+    dsn : str
+        ``postgresql://user:password@host:5432/database``, with libpq's parameters and environment. The
+        tables are in its schema ``lakeshore``, made at the first use. The password may come from
+        ``PGPASSWORD`` or ``~/.pgpass`` instead; it appears in no message.
+    ns : str
+        The namespace, default ``"default"``.
+
+    Raises
+    ------
+    PlaneUnavailable
+        When the database cannot be reached or used, or is of a newer version. The message names host and
+        database, and the way out.
+    ValueError
+        When `dsn` or `ns` is malformed.
+
+    Notes
+    -----
+    A process opens at most 8 connections to one database and one more that listens, however many planes and
+    waiters it has.
+    """
+
+    def __init__(self, dsn: str, *, ns: str = "default") -> None:
+        self._ns = check_name(ns, "ns")
+        self._address = postgres_address.read(dsn)
+        self._seen: dict[tuple[str, str], float] = {}
+        self._closed: str | None = None
+        self._join()
+
+    def _join(self) -> None:
+        try:
+            self._database = postgres_database.database_at(self._address, self._set_up)
+        except psycopg.Error as error:
+            raise unavailable(self._address, error) from error
+        self._bells = self._database.bells
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"PostgresDispatch({self._address.shown!r}, ns={self._ns!r})"
+
+    def __enter__(self) -> PostgresDispatch:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise CaptureError(
+            f"{self!r} cannot be pickled or copied: a plane does not leave its process, nor its password. "
+            "Make one where it is needed: PostgresDispatch(dsn)."
+        )
+
+    @property
+    def trusted(self) -> bool:
+        """False: others than this user may write to the database."""
+        return False
+
+    def close(self) -> None:
+        """Close the connections with the last plane on them. Verbs after this raise `DispatchError`."""
+        if self._closed is None:
+            self._closed = "it was closed"
+            if self._pid == os.getpid():
+                postgres_database.leave(self._database)
+
+    # -- transactions ---------------------------------------------------------
+
+    def _write(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
+        def attempt(database: Database) -> T:
+            with database.connection(writing=True) as tx:
+                answer = self._transact(database, tx, work, durable)
+                topics = tx.topics
+            if topics:
+                self._bells.ring(list(dict.fromkeys(topics)))
+            return answer
+
+        return self._again_and_again(attempt)
+
+    def _read(self, work: Callable[[Transaction], T]) -> T:
+        def attempt(database: Database) -> T:
+            with database.connection(writing=False) as tx:
+                return work(tx)
+
+        return self._again_and_again(attempt)
+
+    def _transact(
+        self, database: Database, tx: Connection, work: Callable[[Transaction], T], durable: bool
+    ) -> T:
+        asked = time.monotonic()
+        theirs, mono = tx.begin(durable=durable)
+        database.heard(theirs, mono, mono - asked)
+        try:
+            answer = work(tx)
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):  # it broke: the server rolls back by itself
+                tx.roll_back()
+            raise
+        try:
+            tx.commit()
+        except psycopg.Error as error:
+            if not is_away(error):
+                raise
+            if not self._was_committed(database, tx.xid, error):
+                raise
+        return answer
+
+    def _was_committed(self, database: Database, xid: str | None, lost: psycopg.Error) -> bool:
+        """Ask, over another connection, what became of a transaction whose COMMIT was not answered."""
+        end = time.monotonic() + RIDE_OUT
+        while True:
+            try:
+                with database.connection(writing=False) as tx:
+                    (fate,) = tx.rows("fate", {"xid": xid})[0]
+            except said.DataError:  # another server took over, which never saw it
+                return False
+            except psycopg.Error as error:
+                if not is_away(error) or time.monotonic() > end:
+                    raise PlaneUnavailable(
+                        f"{self._address} went away during a commit, and whether it was made cannot be "
+                        "asked. Look whether it was (get, count), then go on."
+                    ) from lost
+                fate = "in progress"
+            if fate != "in progress":
+                return bool(fate == "committed")
+            if time.monotonic() > end:
+                raise unavailable(self._address, lost) from lost
+            time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - only spreads the tries
+
+    def _again_and_again(self, attempt: Callable[[Database], T]) -> T:
+        """Attempt until it is through; each attempt that failed has left nothing behind."""
+        end, clashes = None, 0
+        while True:
+            if self._closed:
+                raise DispatchError(f"{self!r} cannot be used: {self._closed}. Make a new PostgresDispatch.")
+            if self._pid != os.getpid():
+                self._seen = {}
+                self._join()
+            database = self._database
+            try:
+                return attempt(database)
+            except (said.InvalidSqlStatementName, said.DuplicatePreparedStatement) as error:
+                if database.plain:
+                    raise unavailable(self._address, error) from error
+                database.forget_prepared()
+            except CLASHES as error:
+                clashes += 1
+                if clashes > _CLASHES:
+                    raise unavailable(self._address, error) from error
+                time.sleep(random.uniform(0, 0.001 * min(clashes, 20)))  # noqa: S311 - as above
+            except psycopg.Error as error:
+                if not is_away(error):
+                    raise unavailable(self._address, error) from error
+                end = end or time.monotonic() + RIDE_OUT
+                if time.monotonic() > end:
+                    raise unavailable(self._address, error) from error
+                database.drop_dead()
+                time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - as above
+
+    # -- clocks ---------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self._database.now()
+
+    def _lease_clock(self) -> float:
+        return self._database.now()
+
+    # -- opening --------------------------------------------------------------
+
+    def _set_up(self, database: Database) -> None:
+        """Adopt the database: ours, brought up to date if older; without a plane, one is made."""
+        database.check()
+        with database.connection(writing=True) as tx:
+            version = postgres_schema.version_of(tx, self._address)
+            if version.found and not version.pending:
+                return
+            self._transact(database, tx, lambda _: postgres_schema.make(tx, self._address), True)

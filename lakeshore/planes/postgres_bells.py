@@ -1,0 +1,241 @@
+"""Doorbells over LISTEN/NOTIFY: one connection a process, however many wait and ring.
+
+A ring is told to this process at once and to others by a thread, outside the transaction that it is about and
+many at a time: a NOTIFY within would make all commits queue for one lock. Payloads are digests of topics, so
+they name nothing. Where notifications do not arrive (a pooler in transaction mode, a server that is away),
+waits are short and jittered looks instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import select
+import threading
+import time
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from lakeshore.planes import postgres_statements
+from lakeshore.planes.doorbell import Bell, MemoryBell
+
+_READY_SECONDS = 2.0
+_POLL = (0.05, 0.15)
+_RETRY_SECONDS = 1.0
+_LONG = 0.5
+"""Of waits longer than this a random fifth is cut off, so that waiters do not look in step."""
+_PAYLOAD_TOPICS = 800
+"""Nine characters each, in a payload of at most 8000 bytes."""
+_log = logging.getLogger(__name__)
+
+
+class PostgresBell(MemoryBell):
+    """A bell that this process rings, also for what others tell it."""
+
+    def __init__(self, belfry: PostgresBelfry) -> None:
+        super().__init__()
+        self._belfry = belfry
+        self._ends: tuple[int, int] | None = None
+
+    @property
+    def _fd(self) -> int:
+        """A descriptor that is readable once the bell rings, for who waits on many; made when asked for."""
+        if self._ends is None:
+            self._ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+            for end in self._ends:
+                os.set_blocking(end, False)
+        return self._ends[0]
+
+    def clear(self) -> None:
+        """Forget rings so far."""
+        super().clear()
+        if self._ends is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ends[0], 65536)
+
+    def wait(self, timeout: float) -> None:
+        """Block until a ring or for `timeout` seconds; less where rings of others may not arrive."""
+        if not self._belfry.hears:
+            timeout = min(timeout, random.uniform(*_POLL))  # noqa: S311 - only spreads the looks
+        elif timeout > _LONG:
+            timeout *= random.uniform(0.8, 1.0)  # noqa: S311 - as above
+        super().wait(timeout)
+
+    def ring(self) -> None:
+        """Wake the waiter."""
+        super().ring()
+        if self._ends is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._ends[1], b"!")
+
+    def close(self) -> None:
+        """Take the bell down."""
+        ends, self._ends = self._ends, None
+        for end in ends or ():
+            os.close(end)
+
+    __del__ = close
+
+
+class PostgresBelfry:
+    """The bells of one database in this process.
+
+    Parameters
+    ----------
+    connect : callable
+        Opens a connection in autocommit mode.
+    """
+
+    hears = False
+    """Whether what other processes ring is known to arrive."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+        self._connect = connect
+        self._sql = postgres_statements.load(writing=False)
+        self._lock = threading.Lock()
+        self._by_digest: dict[str, weakref.WeakSet[PostgresBell]] = {}
+        self._told: deque[str] = deque()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._ready = threading.Event()
+        self._wake: tuple[int, int] | None = None
+
+    def hang(self, topic: str) -> Bell:
+        """Hang up a bell for `topic`; returns when rings of other processes reach it, or are known not to."""
+        bell = PostgresBell(self)
+        with self._lock:
+            self._by_digest.setdefault(_digest(topic), weakref.WeakSet()).add(bell)
+        self._start()
+        if not self._ready.is_set():
+            self._ready.wait(_READY_SECONDS)
+        return bell
+
+    def ring(self, topics: list[str]) -> None:
+        """Ring every bell of these topics, here at once and elsewhere soon."""
+        digests = [_digest(topic) for topic in topics]
+        self._ring_here(digests)
+        self._told.extend(digests)
+        self._start()
+        self._nudge()
+
+    def _ring_here(self, digests: list[str]) -> None:
+        for digest in digests:
+            if digest in self._by_digest:
+                with self._lock:
+                    bells = list(self._by_digest.get(digest, ()))
+                    if not bells:
+                        self._by_digest.pop(digest, None)
+                for bell in bells:
+                    bell.ring()
+
+    def close(self) -> None:
+        """End the thread and its connection."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        self._nudge()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5)
+
+    def renew(self) -> None:
+        """Nothing: a forked child makes a belfry of its own."""
+
+    def _start(self) -> None:
+        if self._thread is not None or self._closed:
+            return
+        with self._lock:
+            if self._thread is None and not self._closed:
+                if self._wake is None:
+                    self._wake = os.pipe()
+                    for end in self._wake:
+                        os.set_blocking(end, False)
+                self._thread = threading.Thread(target=self._run, name="lakeshore-bells", daemon=True)
+                self._thread.start()
+
+    def _nudge(self) -> None:
+        wake = self._wake
+        if wake is not None:
+            with contextlib.suppress(BlockingIOError, OSError):
+                os.write(wake[1], b"!")
+
+    def _run(self) -> None:
+        """Listen and tell until closed, over one connection after another."""
+        assert self._wake is not None
+        while not self._closed:
+            try:
+                with self._connect() as raw:
+                    self._serve(raw, self._wake[0])
+            except psycopg.Error as error:
+                _log.debug("bells: %s", type(error).__name__)
+            finally:
+                self.hears = False
+                self._ready.set()  # nobody waits longer for what does not come
+            if not self._closed:
+                self._everyone()
+                select.select([], [], [], random.uniform(0.5, 1) * _RETRY_SECONDS)  # noqa: S311 - as above
+        wake, self._wake = self._wake, None
+        for end in wake:
+            os.close(end)
+
+    def _serve(self, raw: psycopg.Connection[Any], wake: int) -> None:
+        me = os.urandom(4).hex() + "!"
+        own = raw.info.backend_pid
+
+        def hear(pid: int, payload: str) -> None:
+            if payload == me:
+                self.hears = True
+                self._ready.set()
+            elif pid != own:
+                self._ring_here(payload.split())
+
+        poll = select.poll()
+        for fd in (raw.fileno(), wake):
+            poll.register(fd, select.POLLIN)
+        raw.add_notify_handler(lambda note: hear(note.pid, note.payload))
+        raw.execute(self._sql["listen"])
+        self._tell(raw, [me])  # through a pooler that hands sessions around this never comes back
+        self._everyone()
+        asked = time.monotonic()
+        while not self._closed:
+            self._tell_all(raw)
+            if not self._ready.is_set() and time.monotonic() - asked > _READY_SECONDS:
+                self._ready.set()
+            readable = {fd for fd, _ in poll.poll(1000)}
+            if wake in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 65536)
+            if raw.fileno() in readable:
+                raw.pgconn.consume_input()
+                while (note := raw.pgconn.notifies()) is not None:
+                    hear(note.be_pid, note.extra.decode())
+
+    def _tell_all(self, raw: psycopg.Connection[Any]) -> None:
+        """Tell of what was rung since, each topic once."""
+        told: dict[str, None] = {}
+        while self._told and len(told) < _PAYLOAD_TOPICS:
+            told[self._told.popleft()] = None
+        if told:
+            self._tell(raw, list(told))
+            if self._told:
+                self._nudge()
+
+    def _tell(self, raw: psycopg.Connection[Any], digests: list[str]) -> None:
+        raw.execute(self._sql["notify"], {"payload": " ".join(digests)})
+
+    def _everyone(self) -> None:
+        """Have every waiter look: rings may have been missed."""
+        with self._lock:
+            bells = [bell for each in self._by_digest.values() for bell in each]
+        for bell in bells:
+            bell.ring()
+
+
+def _digest(topic: str) -> str:
+    return f"{zlib.crc32(topic.encode('utf-8', 'surrogatepass')):08x}"

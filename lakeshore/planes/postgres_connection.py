@@ -1,0 +1,150 @@
+"""One PostgreSQL connection of a plane: what it may run, and its errors in our words.
+
+Every transaction is named by the database, so that one whose COMMIT was not answered can be asked about.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import psycopg
+from psycopg import errors as said
+from psycopg.pq import TransactionStatus
+
+from lakeshore.errors import DispatchError, PlaneUnavailable
+from lakeshore.planes import postgres_statements
+from lakeshore.planes.engine import Transaction
+from lakeshore.planes.postgres_address import Address
+
+FRAMES = 2000
+"""Frames a read takes at a time."""
+CLASHES = (
+    said.SerializationFailure,
+    said.DeadlockDetected,
+    said.UniqueViolation,
+    said.ForeignKeyViolation,
+)
+"""What only says that two transactions met; the one that is told was rolled back whole, and runs again."""
+_AWAY = (
+    *(said.AdminShutdown, said.CrashShutdown, said.CannotConnectNow, said.IdleInTransactionSessionTimeout),
+    *(said.ReadOnlySqlTransaction, said.TooManyConnections),
+)
+"""What a server says that stops, starts, or has handed over to another."""
+
+
+class Connection(Transaction):
+    """What a verb runs within a transaction, or a read.
+
+    Parameters
+    ----------
+    raw : psycopg.Connection
+        In autocommit mode: a transaction begins and ends by statements of ours.
+    writing : bool
+        Whether rows that are looked at are held until the commit.
+    clock : callable
+        The database's time as this process knows it.
+    """
+
+    def __init__(self, raw: psycopg.Connection[Any], *, writing: bool, clock: Callable[[], float]) -> None:
+        self.raw, self.topics = raw, list[str]()
+        self._sql = postgres_statements.load(writing=writing)
+        self._cursor = raw.cursor(binary=True)
+        self._clock = clock
+        self.xid: str | None = None
+
+    def begin(self, *, durable: bool) -> tuple[float, float]:
+        """Begin a transaction; returns the database's clock, and this machine's monotonic one beside it."""
+        asked = time.monotonic()
+        cursor = self.raw.execute(self._sql["begin" if durable else "begin_lazy"])
+        while cursor.nextset():
+            pass
+        row = cursor.fetchone()
+        assert row is not None
+        self.xid = str(row[0])
+        return float(row[1]), (asked + time.monotonic()) / 2
+
+    def commit(self) -> None:
+        """Commit; raises what the database says, which may be nothing at all."""
+        self.raw.execute(self._sql["commit"])
+
+    def roll_back(self) -> None:
+        """Undo the transaction, if there is still one to undo."""
+        if not self.raw.closed and self.raw.info.transaction_status is not TransactionStatus.IDLE:
+            self.raw.execute(self._sql["rollback"])
+
+    def _run(self, name: str, params: dict[str, Any]) -> psycopg.Cursor[Any]:
+        return self._cursor.execute(self._sql[name], {**_without_nul(params), "asked": self._clock()})
+
+    def rows(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Run the statement `name` and return all its rows."""
+        cursor = self._run(name, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def changed(self, name: str, params: dict[str, Any]) -> int:
+        """Run the statement `name` and return how many rows it changed."""
+        return self._run(name, params).rowcount
+
+    def added(self, name: str, params: dict[str, Any]) -> int | None:
+        """Run the INSERT `name` and return the new row's number, or None when it added none."""
+        row = self._run(name, params).fetchone()
+        return None if row is None else int(row[0])
+
+    def run_many(self, name: str, params: Iterable[dict[str, Any]]) -> None:
+        """Run the statement `name` once for each set of parameters."""
+        asked = self._clock()
+        self._cursor.executemany(self._sql[name], [{**each, "asked": asked} for each in params])
+
+    def frames(self, params: dict[str, Any], max_bytes: int) -> tuple[list[tuple[int, bytes]], bool]:
+        """Run the statement ``frames`` until it ends or `max_bytes` are read; True when it had ended."""
+        taken = self.rows("frames", {**params, "max_bytes": max_bytes, "n": FRAMES})
+        whole = len(taken) < FRAMES and sum(len(body) for _, body in taken) < max_bytes
+        return [(seq, bytes(body)) for seq, body in taken], whole
+
+    def ring(self, *topics: str) -> None:
+        """Ring these topics once the transaction has committed."""
+        self.topics += topics
+
+
+def _without_nul(params: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters whose error texts hold no NUL, which this engine's text cannot."""
+    odd = {name: text for name in ("error", "traceback") if "\0" in (text := params.get(name) or "")}
+    return {**params, **{name: text.replace("\0", "\\x00") for name, text in odd.items()}} if odd else params
+
+
+def is_away(error: Exception) -> bool:
+    """Whether the server or the way to it is gone, so that another connection may do."""
+    if isinstance(error, _AWAY):
+        return True
+    if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return False
+    # Without a SQLSTATE it was no server that spoke, but the connection that broke.
+    return error.sqlstate is None or error.sqlstate.startswith("08")
+
+
+def unavailable(address: Address, error: Exception) -> DispatchError:
+    """Say in our words what PostgreSQL or psycopg said, with host and database, and the way out."""
+    text = address.without_secrets(" ".join(str(error).split()) or type(error).__name__)
+    start = f"{address}: {text}"
+    if isinstance(error, said.DiskFull):
+        return PlaneUnavailable(f"{start}. Make space and try again. Nothing acknowledged is lost.")
+    if isinstance(error, (said.LockNotAvailable, said.QueryCanceled)):
+        return PlaneUnavailable(
+            f"{start}. Another session holds a lock: find it in pg_stat_activity, end it, and try again."
+        )
+    if isinstance(error, said.InsufficientPrivilege):
+        return PlaneUnavailable(
+            f"{start}. The role must own the schema lakeshore, or may create it: GRANT CREATE ON DATABASE."
+        )
+    if isinstance(error, (said.UndefinedTable, said.InvalidSchemaName, said.UndefinedColumn)):
+        return PlaneUnavailable(
+            f"{start}. The tables of the schema lakeshore were altered or dropped: restore a backup, or drop "
+            "the schema (a new one is made)."
+        )
+    if is_away(error) or isinstance(error, psycopg.OperationalError):
+        return PlaneUnavailable(
+            f"{start}. Check that the server runs and takes this address, role and password, then try again. "
+            "Nothing acknowledged is lost."
+        )
+    return DispatchError(f"{start}. This is a fault of lakeshore; please report it.")

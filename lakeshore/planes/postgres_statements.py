@@ -1,0 +1,61 @@
+"""The statements of PostgreSQL's plane: those of every engine and its own, turned once into psycopg's form.
+
+Each parameter has one type wherever it stands, tables are named with their schema (a pooler hands sessions
+around, so no search_path is relied on), and times are the database's: a moment that a verb asks for is its
+clock, and one that lies some seconds off (``until``, ``not_before``, ``cut``) is its clock and those seconds.
+No value and no name ever becomes part of a statement.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from lakeshore.planes import statements
+
+_TYPES = {
+    **dict.fromkeys(("seq", "fence", "n", "jid", "since", "last", "keep", "pid"), "bigint"),
+    **dict.fromkeys(("limit", "before", "window", "max_bytes"), "bigint"),
+    **dict.fromkeys(("priority", "temperature"), "float8"),
+    **dict.fromkeys(("envelope", "result", "body"), "bytea"),
+}
+_NOW = ("now", "mono")
+_OFF = ("until", "not_before", "cut")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_COMMENT = re.compile(r"--[^\n]*\n?")
+_TABLE = re.compile(r"(?<![:\w.])(invocation|payload|journal|frame|worker|schema_version|exponent)\b")
+
+
+@cache
+def load(*, writing: bool) -> dict[str, bytes]:
+    """Return the statements by name, as a write transaction says them, or as a read does."""
+    files = ("verbs.sql", "postgres.sql", *(("postgres_locks.sql",) if writing else ()))
+    return {name: _converted(text) for name, text in statements.load(*files).items()}
+
+
+def converted_schema(text: str) -> bytes:
+    """Return statements without parameters, with their tables in the plane's schema."""
+    return _qualified(text).encode()
+
+
+def _converted(text: str) -> bytes:
+    return _PARAMETER.sub(_parameter, _qualified(text).replace("%", "%%")).rstrip().rstrip(";").encode()
+
+
+def _qualified(text: str) -> str:
+    return _TABLE.sub(r"lakeshore.\1", _COMMENT.sub("", text))
+
+
+def _parameter(match: re.Match[str]) -> str:
+    name = match[1]
+    if name in _NOW:
+        return _clock()
+    if name in _OFF:
+        return f"({_clock()} + (%({name})s::float8 - %(asked)s::float8))"
+    return f"%({name})s::{_TYPES.get(name, 'text')}"
+
+
+@cache
+def _clock() -> str:
+    """Return the clock as a subquery: it is asked once a statement, and an index can be searched by it."""
+    return f"({_qualified(statements.load('postgres.sql')['clock']).strip().rstrip(';')})"

@@ -1,0 +1,2 @@
+-- The steps of PostgreSQL's schema, one a version, each named to_N_what_it_does; see planes/migrations.py. Servers
+-- of the version before may still run beside them: add columns with defaults, and never lock a table for long.
