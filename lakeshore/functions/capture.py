@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dis
 import functools
+import os
 import re
+import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -18,12 +22,31 @@ from lakeshore.functions.source import block_of, inner_function, label_of, shown
 LOOK_AT = 20_000
 """Objects that the search for a culprit looks at before it gives up."""
 
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _LOAD_NAMES = frozenset(("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class LargeCaptureWarning(UserWarning):
     """A by-value function took more than 1 MiB along."""
+
+
+def warn_large(text: str) -> None:
+    """Warn with the line of the user's that submits, below all frames of this library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, LargeCaptureWarning, stacklevel=level)
+
+
+def shown_size(n_bytes: int) -> str:
+    """Write a size: ``512 B``, ``3.2 KiB``, ``1.0 MiB``."""
+    amount = float(n_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
 
 
 class Captured(NamedTuple):

@@ -11,7 +11,6 @@ import hashlib
 import io
 import platform
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -153,23 +152,20 @@ def capture_report(
     return sorted(rows.values(), key=lambda row: -row[2])
 
 
-def _shown_size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{max(1, count // 1024)} KiB"
-
-
 def _mind_size(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], size: int, limit: int | None
 ) -> None:
     rows = [row for row in capture_report(fn, args, kwargs)[:3] if row[2] > 0]
-    largest = ", ".join(f"{name!r} ({kind}, {_shown_size(count)})" for name, kind, count in rows)
-    what, takes = f"{label_of(fn)}()", f"{_shown_size(size)} along by value"
+    largest = ", ".join(f"{name!r} ({kind}, {capture.shown_size(count)})" for name, kind, count in rows)
+    what, takes = f"{label_of(fn)}()", f"{capture.shown_size(size)} along by value"
     names = f"; the largest: {largest}" if largest else ""
     way = "Load it inside the function, or write it to a file and pass the path."
     if limit is not None and size > limit:
         raise CaptureError(
-            f"cannot ship {what}: it takes {takes}, over the limit of {_shown_size(limit)}{names}. {way}"
+            f"cannot ship {what}: it takes {takes}, over the limit of {capture.shown_size(limit)}"
+            f"{names}. {way}"
         )
-    warnings.warn(f"{what} takes {takes}{names}. {way}", capture.LargeCaptureWarning, stacklevel=2)
+    capture.warn_large(f"{what} takes {takes}{names}. {way}")
 
 
 def _captured_error(

@@ -1,9 +1,12 @@
-"""How a magic refuses: what our own calls raise shows as one line, without a traceback."""
+"""How a magic refuses and warns: what our own calls raise or warn of shows as one line."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from IPython.core.error import UsageError
 
@@ -24,3 +27,21 @@ def one_line() -> Iterator[None]:
         raise
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Let a warning of ours show as a line of the cell's, without the place in our code that warns."""
+    from lakeshore.functions.capture import LargeCaptureWarning  # for submit alone; most magics ship nothing
+
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, LargeCaptureWarning):
+                sys.stdout.write(f"lakeshore: {message}\n")
+            else:
+                shown(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield

@@ -18,12 +18,13 @@ from IPython.core.error import UsageError
 
 from lakeshore import wire
 from lakeshore.functions import transport
+from lakeshore.functions.capture import shown_size
 from lakeshore.functions.thunk import Thunk, thunk
 from lakeshore.notebook import cell, jobs, source, whole
 from lakeshore.notebook.callees import is_function
 from lakeshore.notebook.here import run_here
-from lakeshore.notebook.one_line import one_line
-from lakeshore.notebook.tables import Table, plain, size
+from lakeshore.notebook.one_line import one_line, warnings_as_lines
+from lakeshore.notebook.tables import Table, plain
 from lakeshore.planes.contract import Plane, Submission
 from lakeshore.queues.encoding import submission
 
@@ -92,7 +93,7 @@ def submit(
     lines = text.lines if plan.code is None else text.as_function(plan.name)
     linecache.cache[plan.filename] = (sum(map(len, lines)), None, list(lines), plan.filename)
     shape, calls = _calls(shell, plan, options, text, flags)
-    with one_line():
+    with one_line(), warnings_as_lines():
         thunks = _thunks(plan, calls, options)
         if options.dry_run:
             _show_dry_run(plan, calls, thunks, plane)
@@ -341,4 +342,4 @@ def _show_dry_run(plan: cell.Plan, calls: list[Call], thunks: list[Thunk], plane
                 "size": len(envelope.args) + len(envelope.kwargs),
             }
         )
-    display(Table(rows, {"name": plain, "what": plain, "type": plain, "size": size, "python": plain}))
+    display(Table(rows, {"name": plain, "what": plain, "type": plain, "size": shown_size, "python": plain}))

@@ -183,13 +183,3 @@ def age(seconds: float) -> str:
 
 def _plural(number: float, unit: str) -> str:
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
-
-
-def size(n_bytes: int) -> str:
-    """Write a size: ``512 B``, ``3.2 KiB``, ``1.0 MiB``."""
-    amount = float(n_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"

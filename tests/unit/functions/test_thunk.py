@@ -133,7 +133,7 @@ def test_the_capture_limit_holds_for_arguments_too():
 
     blob = Blob()
     blob.data = b"x" * 5000
-    with pytest.raises(CaptureError, match=r"over the limit of 4 KiB.*'args\[0\]'"):
+    with pytest.raises(CaptureError, match=r"over the limit of 4.0 KiB.*'args\[0\]'"):
         thunk(lambda b: b, blob).with_options(capture_limit=4096).__envelope__(id="i")
 
 

@@ -17,10 +17,12 @@ import pytest
 import lakeshore
 from lakeshore import (
     CaptureError,
+    Dispatch,
     NotImportable,
     PickleRefused,
     RuntimeMismatch,
     StaleSource,
+    SyncQueue,
     TransportError,
     thunk,
     udf,
@@ -586,6 +588,9 @@ def test_a_large_capture_warns_and_names_the_largest():
         LargeCaptureWarning, match=r"job\(\) takes 3\.1 MiB .*'lookup_table' \(numpy\.ndarray, 3\.1 MiB\)"
     ):
         describe(job_over(helper))
+    with Dispatch(":memory:") as plane, pytest.warns(LargeCaptureWarning) as caught:
+        SyncQueue("gpu", dispatch=plane).submit_many([thunk(job_over(helper))])
+    assert caught[0].filename == __file__
     with pytest.raises(CaptureError, match=r"over the limit of 2\.0 MiB.*'lookup_table'"):
         describe(job_over(helper), capture_limit=2 << 20)
     report = capture_report(job_over(helper))
