@@ -212,7 +212,7 @@ class Load:
         ]
 
     def _guarded(self, work) -> None:
-        with contextlib.closing(HttpDispatch(self.url, timeout=30)) as plane:
+        with contextlib.closing(HttpDispatch(self.url, timeout=300)) as plane:
             try:
                 work(plane)
             except BaseException as exc:
