@@ -21,6 +21,7 @@
     │   ├── PackError (TypeError)             a value has no exact form on the wire
     │   └── UnpackError (ValueError)          these bytes are not ours, or are broken
     ├── KeyContractError (ValueError)         a key or prefix is malformed, escapes, or was not returned
+    ├── InputRefused                          a job asked for input
     └── WaitTimeout (TimeoutError)            nothing came in the time given
     JobCancelled (BaseException)              raised inside a body that is to stop
     Detached (KeyboardInterrupt)              Ctrl-C ended a wait, not what was waited for
@@ -38,6 +39,7 @@ __all__ = [
     "CodecError",
     "Detached",
     "DispatchError",
+    "InputRefused",
     "InvocationCancelled",
     "InvocationFailed",
     "JobCancelled",
@@ -205,6 +207,12 @@ class KeyContractError(LakeshoreError, ValueError):
     """A key or prefix is malformed or climbs out of the root, or a written key was not returned."""
 
     code = "key_contract"
+
+
+class InputRefused(LakeshoreError):
+    """A body asked for input (`input`, `getpass`): nobody sits before a job to answer."""
+
+    code = "input_refused"
 
 
 class WaitTimeout(LakeshoreError, TimeoutError):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from lakeshore import wire
 from lakeshore.errors import WireError
-from lakeshore.worker import bars, figures
+from lakeshore.worker import asking, bars, figures
 from lakeshore.worker.imports import WhenLoaded
 
 DISPLAY_LIMIT: Final = 1024 * 1024
@@ -135,7 +135,9 @@ _state: dict[str, Any] = {}
 
 
 def install(current: Callable[[], Any], *, guest: bool = False) -> None:
-    """Lead displays made in a body to its job; `current` returns the calling body's sink, or None.
+    """Lead displays made in a body to its job, and refuse its questions.
+
+    `current` returns the calling body's sink, or None.
 
     Parameters
     ----------
@@ -144,6 +146,7 @@ def install(current: Callable[[], Any], *, guest: bool = False) -> None:
         only, and matplotlib is told to open no windows.
     """
     _state["current"] = current
+    asking.install(current, getattr(_shell(), "kernel", None))
     actions: dict[str, Callable[[ModuleType], None]] = {
         "matplotlib.pyplot": figures.lead,
         "tqdm.notebook": functools.partial(bars.lead, lambda: current() is not None),
@@ -163,6 +166,7 @@ def install(current: Callable[[], Any], *, guest: bool = False) -> None:
 
 def renew() -> None:
     """Lead the shell's publisher too where it is a new one: a cell that captures its output sets its own."""
+    asking.renew()
     publishers = _state.get("publishers")
     if publishers is None:
         return
@@ -179,6 +183,7 @@ def _publish(publish: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) 
 
 def remove() -> None:
     """Undo `install`."""
+    asking.remove()
     loads = _state.pop("loads", None)
     if loads is not None:
         loads.stop()

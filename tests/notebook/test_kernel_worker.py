@@ -102,6 +102,24 @@ def test_what_bodies_print_and_bars_draw_lands_in_no_cell(kernels: Callable[[], 
     assert len(progress) < 50
 
 
+def test_a_body_asks_in_no_cell(kernels: Callable[[], Kernel]) -> None:
+    kernel = kernels()
+    kernel.run(
+        "import builtins, getpass, time\nbefore = input.__name__, type(get_ipython().kernel.raw_input)"
+    )
+    kernel.run("%load_ext lakeshore\n%lakeshore worker start gpu")
+    ask = "%%lakeshore submit gpu -q --retries 0 -o {}\nimport time; time.sleep({}); input('BODY')"
+    kernel.run(ask.format("in_a_cell", 0.3))
+    assert kernel.run("time.sleep(0.6)").text == ""
+    kernel.run(ask.format("between", 0))
+    for job in ("in_a_cell", "between"):
+        said = kernel.run(f"%lakeshore result {job} --timeout 20").text
+        assert "InputRefused: input('BODY'): a job cannot ask" in said
+    kernel.run("%lakeshore worker stop gpu")
+    assert kernel.value("(input.__name__, type(get_ipython().kernel.raw_input)) == before")
+    assert "raw_input" not in kernel.value("list(vars(get_ipython().kernel))")
+
+
 def test_the_workers_line_is_kept_up_and_tells_of_process(kernels: Callable[[], Kernel]) -> None:
     kernel = kernels()
     first = kernel.run("%lakeshore worker start gpu")
