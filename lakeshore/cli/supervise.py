@@ -33,6 +33,7 @@ class Supervised:
     def __init__(self, command: Sequence[str], label: str) -> None:
         self._command, self._label = command, label
         self._process: subprocess.Popen[bytes] | None = None
+        self._dead: int | None = None
         self._reader: threading.Thread | None = None
         self._crashes: collections.deque[float] = collections.deque(maxlen=CRASHES)
         self.said: collections.deque[str] = collections.deque(maxlen=5)
@@ -44,10 +45,11 @@ class Supervised:
         return self._process is not None
 
     def start(self) -> None:
-        """Start the daemon."""
+        """Start the daemon; one that crashed before is named to it, so that its jobs run again at once."""
         self.start_at = None
+        after = [] if self._dead is None else ["--after", str(self._dead)]
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            self._command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+            [*self._command, *after], stdin=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
         )
         self._reader = threading.Thread(target=self._read, args=(self._process.stderr,), daemon=True)
         self._reader.start()
@@ -66,7 +68,9 @@ class Supervised:
         assert self._process.stdin is not None
         self._reader.join(1.0)
         self._process.stdin.close()
-        code, self._process = self._process.returncode, None
+        code = self._process.returncode
+        self._dead = self._process.pid if code != 0 else None
+        self._process = None
         return code
 
     def crashed(self) -> bool:

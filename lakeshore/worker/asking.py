@@ -40,7 +40,8 @@ class _Refusing:
         prompt = repr(str(args[0])[:60]) if args else ""
         raise InputRefused(
             f"{self._asks.partition(':')[2]}({prompt}): a job cannot ask, nobody sits before it to answer. "
-            "Ask before the submit and pass the answer as an argument, or read it from the worker's environment."
+            "Ask before the submit and pass the answer as an argument, or read it from the worker's "
+            "environment."
         )
 
     def __reduce__(self) -> Any:

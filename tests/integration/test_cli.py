@@ -199,6 +199,15 @@ def test_a_reader_that_leaves_early_is_no_error(q):
 # -- the supervisor
 
 
+def in_two_attempts():
+    from lakeshore import run
+
+    yield "begun"
+    if run.attempt == 1:
+        time.sleep(60)
+    return run.attempt
+
+
 @pytest.fixture
 def supervised(home):
     started = []
@@ -253,6 +262,15 @@ def test_a_crashed_daemon_starts_again(supervised, plane):
 
 
 @pytest.mark.slow
+def test_a_killed_daemons_job_does_not_wait_for_its_lease(supervised, plane, q):
+    supervised("start", "--queue", "gpu", "--lease", "300")
+    job = q.submit(thunk(in_two_attempts))
+    assert next(q.stream(job)) == "begun"
+    (row,) = plane.workers("gpu")
+    os.kill(row["pid"], signal.SIGKILL)
+    assert q.result(job, timeout=15) == 2
+
+
 def test_it_gives_up_on_a_daemon_that_keeps_crashing(supervised, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
