@@ -14,7 +14,7 @@ import typer
 
 from lakeshore.cli import BROKEN_RULES
 from lakeshore.cli.jobs import Json
-from lakeshore.cli.where import Where, at_where, store_file
+from lakeshore.cli.where import Where, at_where
 from lakeshore.planes.contract import Plane
 
 if TYPE_CHECKING:
@@ -72,14 +72,13 @@ def _maker(where: Where) -> Iterator[Callable[[], Plane]]:
         with tempfile.TemporaryDirectory(prefix="lakeshore-") as folder:
             yield lambda: Dispatch(Path(folder) / "dispatch.sqlite")
         return
-    path = store_file(where.store, environment)
-    own = replace(environment, namespace=where.namespace or f"conformance-{secrets.token_hex(4)}")
-    Dispatch(path, ns=own.namespace).close()
+    own = replace(where, namespace=where.namespace or f"conformance-{secrets.token_hex(4)}")
+    own.open().close()  # what cannot be opened is told at once, not by every rule
     try:
-        yield lambda: Dispatch(path, ns=own.namespace)
+        yield own.open
     finally:
         if not where.namespace:
-            _empty(Dispatch(path, ns=own.namespace))
+            _empty(own.open())
 
 
 def _empty(plane: Plane) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -137,6 +136,7 @@ def open_store(text: str | None, environment: Settings) -> Store:
     PlaneUnavailable
         When it cannot be used.
     """
+    from lakeshore.planes.default import is_postgres, open_postgres
     from lakeshore.planes.sqlite import Dispatch
     from lakeshore.planes.sqlite_files import make_home
 
@@ -144,16 +144,8 @@ def open_store(text: str | None, environment: Settings) -> Store:
     if text is None:
         make_home(environment.home)
         return Dispatch(environment.database, ns=ns)
-    if re.match(r"postgres(ql)?://", text):
-        try:
-            module = importlib.import_module("lakeshore.planes.postgres")
-        except ModuleNotFoundError as exc:
-            raise NotSupported(
-                f"--store postgresql://…: {exc.name} is not installed. Run: pip install "
-                "'jupyter-lakeshore[postgres]'"
-            ) from None
-        made: Store = module.PostgresDispatch(text, ns=ns)
-        return made
+    if is_postgres(text):
+        return open_postgres(text, ns)
     if "://" in text and not text.startswith("sqlite:///"):
         raise PlaneUnavailable(
             f"--store {text.partition('://')[0]}://…: wants a SQLite file (PATH or sqlite:///PATH) or postgresql://…"

@@ -31,7 +31,7 @@ PlaneAt = Annotated[
     str | None,
     typer.Option(
         metavar="PATH|URL",
-        help="A SQLite plane's file, or its directory (default: in LAKESHORE_HOME); or as --url.",
+        help="A SQLite plane's file or its directory (default: in LAKESHORE_HOME), postgresql://…, or a URL.",
     ),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plain http to another machine.")]
@@ -70,7 +70,7 @@ class Where:
 
     def open(self) -> Plane:
         """Open the plane as `plane` does, to be closed by the caller (the default one: by nobody)."""
-        from lakeshore.planes.default import default_plane, open_plane
+        from lakeshore.planes.default import default_plane, is_postgres, open_plane, open_postgres
 
         environment = self.environment()
         if self.store is None and environment.url is None and not environment.database.exists():
@@ -78,7 +78,7 @@ class Where:
                 f"there are no jobs yet: no file {str(environment.database)!r}. Submit one or start a worker "
                 "first, or check LAKESHORE_HOME."
             )
-        if environment.url is not None:
+        if environment.url is not None and not is_postgres(environment.url):
             _first_contact(environment, environment.url)
         if self == Where():
             return default_plane()
@@ -86,6 +86,8 @@ class Where:
             return open_plane(environment)
         from lakeshore.planes.sqlite import Dispatch
 
+        if is_postgres(self.store):
+            return open_postgres(self.store, environment.namespace)
         return Dispatch(store_file(self.store, environment), ns=environment.namespace)
 
     def environment(self) -> Settings:
@@ -148,10 +150,15 @@ def place(plane: str | None, url: str | None) -> tuple[str | None, str | None]:
     typer.BadParameter
         When they name two planes, or `plane` is neither a path nor a URL of ours.
     """
-    if plane is None or "://" not in plane or plane.startswith("sqlite:///"):
+    from lakeshore.planes.default import is_postgres
+
+    if plane is None or "://" not in plane or plane.startswith("sqlite:///") or is_postgres(plane):
         return url, plane
     if not plane.startswith(("http://", "https://")):
-        raise typer.BadParameter(f"--plane {plane!r}: wants a file, a directory, or an http(s) address.")
+        raise typer.BadParameter(
+            f"--plane {plane.partition('://')[0]}://…: wants a file, a directory, postgresql://…, or an "
+            "http(s) address."
+        )
     if url is not None and url != plane:
         raise typer.BadParameter(f"--plane {plane!r} and --url {url!r}: give one.")
     return plane, None

@@ -127,6 +127,7 @@ def _checked(arguments: list[str]) -> list[str]:
 def _at_plane(arguments: list[str]) -> list[str]:
     """Return the arguments without ``--plane``, said to the daemons in their own words: --url, or a home."""
     from lakeshore import settings
+    from lakeshore.planes.default import is_postgres
 
     kept, planes = _taken_out("--plane", arguments)
     if not planes:
@@ -137,6 +138,9 @@ def _at_plane(arguments: list[str]) -> list[str]:
     if any(each == "--url" or each.startswith("--url=") for each in kept):
         raise typer.BadParameter("--plane FILE and --url: give one, a file or a control plane.")
     assert file is not None
+    if is_postgres(file):
+        os.environ["LAKESHORE_URL"] = file  # not among the arguments, which other users may list
+        return kept
     path = Path(file.removeprefix("sqlite:///")).expanduser().absolute()
     name = settings.read().database.name
     if path.name == name:

@@ -6,9 +6,11 @@ import threading
 from pathlib import Path
 
 from lakeshore import settings
+from lakeshore.errors import NotSupported
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.sqlite import Dispatch
 from lakeshore.planes.sqlite_files import make_home
+from lakeshore.planes.store import Store
 
 _lock = threading.Lock()
 _default: Plane | None = None
@@ -36,6 +38,8 @@ def default_plane() -> Plane:
 
 def open_plane(environment: settings.Settings) -> Plane:
     """Open a new plane for these settings."""
+    if environment.url and is_postgres(environment.url):
+        return open_postgres(environment.url, environment.namespace)
     if environment.url:
         # a worker on a file need not load the client of a control plane
         from lakeshore.planes.http import HttpDispatch
@@ -50,6 +54,28 @@ def open_plane(environment: settings.Settings) -> Plane:
         )
     make_home(environment.home)
     return Dispatch(str(environment.database), ns=environment.namespace)
+
+
+def open_postgres(dsn: str, ns: str) -> Store:
+    """Open a new plane on a PostgreSQL database.
+
+    Raises
+    ------
+    NotSupported
+        When the extra is not installed.
+    """
+    try:
+        from lakeshore.planes.postgres import PostgresDispatch  # nobody else loads its driver
+    except ModuleNotFoundError as exc:
+        raise NotSupported(
+            f"postgresql://…: {exc.name} is not installed. Run: pip install 'jupyter-lakeshore[postgres]'"
+        ) from None
+    return PostgresDispatch(dsn, ns=ns)
+
+
+def is_postgres(text: str) -> bool:
+    """Whether what names a plane is the address of a PostgreSQL database."""
+    return text.startswith(("postgresql://", "postgres://"))
 
 
 def fetch_key(full: str, path: Path) -> bool:

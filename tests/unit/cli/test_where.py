@@ -75,6 +75,6 @@ def test_a_plane_is_a_file_or_an_address(home):
     assert place(None, "https://cp") == ("https://cp", None)
     assert place("https://cp", None) == place("https://cp", "https://cp") == ("https://cp", None)
     assert place("sqlite:///x.sqlite", None) == (None, "sqlite:///x.sqlite")
-    for plane, url in (("postgresql://host/db", None), ("https://a", "https://b")):
+    for plane, url in (("mysql://host/db", None), ("https://a", "https://b")):
         with pytest.raises(typer.BadParameter, match="--plane"):
             place(plane, url)
