@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -12,7 +13,7 @@ import typer
 
 from lakeshore.cli import JOB_FAILED, completion
 from lakeshore.cli.where import on_plane
-from lakeshore.errors import WaitTimeout
+from lakeshore.errors import DispatchError, NotSupported, WaitTimeout
 from lakeshore.planes.contract import Plane
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -42,6 +43,8 @@ Since = Annotated[int, typer.Option(help="Go on after this frame.")]
 _PRUNED_AT_A_TIME = 2000
 _PAGE = 1000
 _LOOK_SECONDS = 0.5
+_NAMED_ELSEWHERE = 50
+"""Rows whose names a plane that is no file of this machine is asked for, one by one."""
 
 
 def _find(plane: Plane, ref: str) -> str:
@@ -74,15 +77,34 @@ def list_jobs(
 
     if state is not None and state not in tuple(State):
         raise typer.BadParameter(f"--state {state!r}: wants one of {', '.join(State)}")
-    tables.jobs(plane.invocations(queue, state=state, limit=limit), json=json)
+    rows = plane.invocations(queue, state=state, limit=limit)
+    tables.jobs(rows if json else _named(plane, rows), json=json)
+
+
+def _named(plane: Plane, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the names; a plane elsewhere is asked for few, and only where somebody looks."""
+    from lakeshore.planes.names import name_of
+
+    elsewhere = getattr(plane, "path", None) is None
+    if elsewhere and not (sys.stdout.isatty() and len(rows) <= _NAMED_ELSEWHERE):
+        return rows
+    try:
+        return [{**row, "name": name_of(plane, row["id"])} for row in rows]
+    except DispatchError:  # an older control plane, or one that is gone again: the rows will do
+        return rows
 
 
 @on_plane
 def show(plane: Plane, ref: Ref, json: Json = False) -> None:
     """Show one job's row."""
     from lakeshore.cli import tables
+    from lakeshore.planes.names import name_of
 
-    tables.row(plane.get(_find(plane, ref)) or {}, json=json)
+    id = _find(plane, ref)
+    row = plane.get(id) or {}
+    with contextlib.suppress(NotSupported):
+        row = {"id": id, "name": name_of(plane, id), **row}
+    tables.row(row, json=json)
 
 
 @on_plane

@@ -223,15 +223,6 @@ def log_lines(plane: Plane, id: str) -> Iterator[str]:
         return
 
 
-def name_of(plane: Plane, id: str) -> str | None:
-    """Return a job's name; None when its envelope has none, or is a plain payload."""
-    envelope = envelope_of(plane, id)
-    if envelope is None:
-        return None
-    name = envelope.cfg.get("name") or envelope.fn.get("qualname")
-    return None if name is None else str(name)
-
-
 def envelope_of(plane: Plane, id: str) -> wire.Envelope | None:
     """Return what a job calls; None for a plain payload, which a program claims by hand."""
     try:

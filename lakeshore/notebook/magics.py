@@ -25,6 +25,7 @@ from lakeshore.notebook.one_line import one_line
 from lakeshore.notebook.tables import Count, Record, Table, Text, age, ago, first_line, plain, span, when
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.default import default_plane, open_plane, set_default_plane
+from lakeshore.planes.names import name_of
 from lakeshore.states import State
 
 _WORKER_THREAD = ("lakeshore.worker.background", "WorkerThread")
@@ -145,7 +146,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         rows = [
             {
                 **row,
-                "name": jobs.name_of(plane, row["id"]),
+                "name": name_of(plane, row["id"]),
                 "submitted": ago(row["submitted_at"]),
                 "took": _took(row),
             }

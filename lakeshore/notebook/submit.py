@@ -26,6 +26,7 @@ from lakeshore.notebook.here import run_here
 from lakeshore.notebook.one_line import one_line, warnings_as_lines
 from lakeshore.notebook.tables import Table, plain
 from lakeshore.planes.contract import Plane, Submission
+from lakeshore.planes.names import name_of
 from lakeshore.queues.encoding import submission
 
 _FUTURES = 0
@@ -273,7 +274,7 @@ def _say(
 
 
 def _shown_instead(plane: Plane, id: str) -> str:
-    return f"the stored job, {jobs.name_of(plane, id) or id}, is shown; another --key submits this one"
+    return f"the stored job, {name_of(plane, id) or id}, is shown; another --key submits this one"
 
 
 def _changed(plan: cell.Plan, plane: Plane, item: Submission, id: str) -> bool:
@@ -302,7 +303,7 @@ def _show(
     says_it = plan.label.startswith(f"{plan.name}(")
     name = plan.label if says_it else f"{plan.name} ({plan.label})"
     if len(ids) == 1 and ids[0] != items[0].id:
-        stored = jobs.name_of(plane, ids[0])
+        stored = name_of(plane, ids[0])
         name = name if stored in (None, plan.name) else str(stored)
     if pumped.needed() and options.wait is not None:
         return pumped.show(plane, ids, name=name)

@@ -14,10 +14,10 @@ import weakref
 from typing import Any, Protocol
 
 from lakeshore.errors import DispatchError
-from lakeshore.notebook import jobs
 from lakeshore.notebook.stream_ui import TICKER, publish, surface
 from lakeshore.notebook.tables import span
 from lakeshore.planes.contract import Plane
+from lakeshore.planes.names import name_of
 
 UPDATE_SECONDS = 1.0
 LAG_SECONDS = 1.0
@@ -150,7 +150,7 @@ class WorkerPanel:
 
     def _name(self, id: str) -> str:
         try:
-            name = None if self._plane is None else jobs.name_of(self._plane, id)
+            name = None if self._plane is None else name_of(self._plane, id)
         except DispatchError:  # the plane is away: the id will do
             name = None
         return f" {name}" if name else ""

@@ -60,7 +60,12 @@ def test_ls_shows_jobs_newest_first_and_filters(cli, q):
     assert "succeeded" in out
     assert first not in cli("ls", "--state", "queued")[1]
     assert "no jobs" in cli("ls", "other")[1]
-    rows = json.loads(cli("ls", "gpu", "-n", "1", "--json")[1])
+    assert "<lambda>" in out
+    named = q.submit(thunk(pow, 2, 3).with_options(name="a power"))
+    assert "a power" in cli("ls", "-n", "1")[1]
+    assert json.loads(cli("show", named, "--json")[1])["name"] == "a power"
+    assert q.cancel(named)
+    rows = json.loads(cli("ls", "gpu", "--state", "queued", "--json")[1])
     assert [row["id"] for row in rows] == [second]
 
 

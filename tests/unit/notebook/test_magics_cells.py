@@ -8,7 +8,7 @@ import pytest
 
 from lakeshore import SyncQueue
 from lakeshore.errors import InvocationFailed
-from lakeshore.notebook import jobs
+from lakeshore.planes.names import name_of
 from tests.unit.notebook.conftest import Notebook
 
 SUBMIT = "%%lakeshore submit gpu -q"
@@ -145,7 +145,7 @@ def results(nb: Notebook) -> list[Any]:
 
 
 def names(nb: Notebook) -> set[str | None]:
-    return {jobs.name_of(nb.plane, row["id"]) for row in nb.plane.invocations()}
+    return {name_of(nb.plane, row["id"]) for row in nb.plane.invocations()}
 
 
 @pytest.mark.parametrize(("body", "values"), CALLS)
