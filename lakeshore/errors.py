@@ -216,7 +216,7 @@ class InputRefused(LakeshoreError):
 
 
 class WaitTimeout(LakeshoreError, TimeoutError):
-    """Nothing came within the time given. The job goes on; ask again with its id."""
+    """Nothing came within the time given. A job goes on, a topic stays open: ask again."""
 
     code = "wait_timeout"
 

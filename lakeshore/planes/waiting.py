@@ -113,8 +113,8 @@ def follow(
             left = deadline - time.monotonic()
             if left <= 0:
                 raise WaitTimeout(
-                    f"journal_read: no frame of {what!r} within {timeout:g} s. The job goes on; "
-                    f"read on with since={cursor}."
+                    f"journal_read: no frame of {what!r} within {timeout:g} s. Nothing is lost: what comes "
+                    f"later is read with since={cursor}."
                 )
             if bell is None:
                 bell = hang()

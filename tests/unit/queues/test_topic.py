@@ -82,3 +82,14 @@ def test_large_posts_of_many_threads_stay_whole(topic):
 def test_a_malformed_name_is_refused(name):
     with pytest.raises(ValueError, match="topic"):
         SyncQueue("gpu", dispatch=Dispatch(":memory:")).topic(name)
+
+
+def test_silence_says_what_is_true_of_a_topic(topic):
+    topic.post(1)
+    stream = topic.stream(timeout=0.01)
+    assert next(stream) == 1
+    with pytest.raises(
+        WaitTimeout, match=r"no frame of 'metrics' within 0\.01 s\. Nothing is lost.* since=0"
+    ) as caught:
+        next(stream)
+    assert "job" not in str(caught.value)
