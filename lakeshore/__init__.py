@@ -173,9 +173,10 @@ def _later(module: str, name: str) -> Any:
     return call
 
 
-ports.plug("worker_thread", _later("worker.background", "WorkerThread"))
+ports.plug("start_worker", _later("worker.background", "start_worker"))
 ports.plug("show_stream", _later("notebook.stream", "show_stream"))
 ports.plug("show_queue", _later("notebook.stream", "show_queue"))
+ports.plug("show_worker", _later("notebook.worker_panel", "show_worker"))
 ports.plug("fetch_key", _later("planes.default", "fetch_key"))
 
 

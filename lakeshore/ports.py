@@ -18,8 +18,9 @@ def plug(name: str, target: Callable[..., Any]) -> None:
     Parameters
     ----------
     name : str
-        ``"worker_thread"`` (queue -> `WorkerThread`), ``"show_stream"`` or ``"show_queue"``
-        (stream or queue -> notebook panel), ``"fetch_key"`` (`run.read` -> the control plane's files).
+        ``"start_worker"`` (queue -> running `WorkerThread`), ``"show_stream"``, ``"show_queue"`` or
+        ``"show_worker"`` (stream, queue or worker -> notebook panel), ``"fetch_key"`` (`run.read` -> the
+        control plane's files).
     target : callable
         What answers; called with the asker and its arguments.
     """

@@ -28,8 +28,6 @@ from lakeshore.planes.default import default_plane, open_plane, set_default_plan
 from lakeshore.planes.names import name_of
 from lakeshore.states import State
 
-_WORKER_THREAD = ("lakeshore.worker.background", "WorkerThread")
-"""What `q.worker()` returns; shown as the kernel's own workers are."""
 _STATES = tuple(str(state) for state in State)
 _ROW_COLUMNS = {
     "id": plain,
@@ -372,15 +370,7 @@ def load(ipython: Any) -> None:
     magics = LakeshoreMagics(ipython)
     ipython.register_magics(magics)
     ipython.Completer.custom_matchers.append(magics.matcher)
-    formatter = ipython.display_formatter.ipython_display_formatter
-    formatter.for_type_by_name(*_WORKER_THREAD, _show_worker)
     Detached.command = "%lakeshore cancel"
-
-
-def _show_worker(worker: Any) -> None:
-    from lakeshore.notebook.worker_panel import show_worker
-
-    show_worker(worker)
 
 
 def unload(ipython: Any) -> None:
@@ -400,6 +390,4 @@ def _remove(ipython: Any) -> None:
     matcher = getattr(magics, "matcher", None)
     matchers = ipython.Completer.custom_matchers
     matchers[:] = [each for each in matchers if each is not matcher]
-    formatter = ipython.display_formatter.ipython_display_formatter
-    formatter.pop(".".join(_WORKER_THREAD), None)
     Detached.command = "lakeshore cancel"

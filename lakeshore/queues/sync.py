@@ -308,8 +308,12 @@ class SyncQueue:
         return self._worker_id
 
     def worker(self, **options: Any) -> Any:
-        """Start a worker for this queue in a thread of this process; see `WorkerThread`."""
-        return ports.call("worker_thread", self, **options).start()
+        """Start a worker for this queue in a thread of this process; see `WorkerThread`.
+
+        In a notebook, whose cells run again, the same call gives the worker that runs already. Other
+        options, and scripts, start one more.
+        """
+        return ports.call("start_worker", self, **options)
 
     # -- topics ---------------------------------------------------------------
 

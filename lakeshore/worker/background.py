@@ -14,8 +14,10 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from lakeshore import ports
 from lakeshore.worker.loop import Worker
 from lakeshore.worker.options import WorkerOptions
+from lakeshore.worker.tee import shell_runs
 
 if TYPE_CHECKING:
     from lakeshore.queues.sync import SyncQueue
@@ -61,6 +63,7 @@ class WorkerThread:
         self._worker = Worker(q, WorkerOptions.checked(**options))
         self._thread = threading.Thread(target=self._run, name=f"lakeshore-worker-{q.name}", daemon=True)
         self._told = False
+        self._holders = 1
         self.error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -148,6 +151,9 @@ class WorkerThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._holders -= 1
+        if self._holders > 0:  # another cell has it, too
+            return
         drain = kind is None
         self.stop(drain, timeout=(self._worker.chosen.grace if drain else 0.0) + 7.0)
 
@@ -160,9 +166,37 @@ class WorkerThread:
         finally:
             _living.discard(self)
 
+    def _does_what(self, other: WorkerThread) -> bool:
+        mine, theirs = self._worker.queue, other._worker.queue
+        same_queue = (mine.name, mine.kind, mine.temperature) == (
+            theirs.name,
+            theirs.kind,
+            theirs.temperature,
+        )
+        return same_queue and mine.plane is theirs.plane and self._worker.chosen == other._worker.chosen
+
+    def _ipython_display_(self) -> None:
+        slots = self._worker.chosen.concurrency
+        kind = "thread" if slots == 1 else f"{slots} threads"
+        ports.call("show_worker", self, plane=self._worker.plane, kind=kind)
+
     def _leave(self) -> None:
         if not self.stop(drain=False, timeout=EXIT_WAIT):
             self._worker.hand_back()
+
+
+def start_worker(q: SyncQueue, **options: Any) -> WorkerThread:
+    """Start a worker; what `q.worker()` calls.
+
+    In a notebook the same call gives the worker that runs already: a cell that is run again would start
+    one more each time, and lose the one before. A ``with`` block then ends it only where nobody else has it.
+    """
+    new = WorkerThread(q, **options)
+    for worker in list(_living) if shell_runs() else ():
+        if worker.running and not worker.stopping and worker._does_what(new):
+            worker._holders += 1
+            return worker
+    return new.start()
 
 
 _living: weakref.WeakSet[WorkerThread] = weakref.WeakSet()

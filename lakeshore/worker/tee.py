@@ -13,10 +13,13 @@ _log = logging.getLogger("lakeshore.worker")
 
 def owns_the_process() -> bool:
     """Tell whether the calling thread is the main one of a process that is no kernel."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
+    return threading.current_thread() is threading.main_thread() and not shell_runs()
+
+
+def shell_runs() -> bool:
+    """Tell whether somebody works here in cells: a notebook's kernel, or IPython in a terminal."""
     shells = sys.modules.get("IPython.core.interactiveshell")
-    return shells is None or not shells.InteractiveShell.initialized()
+    return shells is not None and bool(shells.InteractiveShell.initialized())
 
 
 def tee_to(stream: Any) -> Callable[[str], object]:

@@ -7,6 +7,8 @@ import time
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 
 from lakeshore import Dispatch, SyncQueue
 from lakeshore.notebook import worker_panel
@@ -103,6 +105,38 @@ def test_every_way_to_a_worker_shows_it(nb: Notebook) -> None:
     nb("from lakeshore import SyncQueue\nw = SyncQueue('other').worker()")
     assert "worker for 'other' (thread): running, 0 executed" in nb.run("w").out
     nb("w.stop()")
+    assert "stopped" in nb.run("w").out
+
+
+def test_a_worker_is_shown_without_the_extension(bare_shell: InteractiveShell) -> None:
+    shell = bare_shell
+    with capture_output() as shown:
+        shell.run_cell(
+            "from lakeshore import Dispatch, SyncQueue\n"
+            "q = SyncQueue('gpu', dispatch=Dispatch(':memory:'))\nw = q.worker(concurrency=2)\nw"
+        )
+    said = [output.data["text/plain"] for output in shown.outputs]
+    assert said == ["worker for 'gpu' (2 threads): running, 0 executed"]
+    with capture_output():
+        shell.run_cell("w.stop(); q.plane.close()")
+
+
+def test_the_cell_of_a_worker_may_run_again(nb: Notebook) -> None:
+    nb("from lakeshore import SyncQueue\nq = SyncQueue('other')")
+    first = nb.run("w = q.worker(); w").value
+    assert nb.run("w = q.worker(); w").value is first
+    assert nb.run("SyncQueue('other').worker()").value is first
+    assert nb.run("other = q.worker(concurrency=2); other").value is not first
+    nb("with q.worker() as held: pass")
+    assert first.running
+    nb("w.stop()")
+    again = nb.run("w = q.worker(); w").value
+    assert again is not first
+    nb("other.stop(); w.stop()")
+
+
+def test_a_worker_that_ended_says_so(nb: Notebook) -> None:
+    nb("from lakeshore import SyncQueue\nw = SyncQueue('other').worker()\nw.stop()")
     assert "stopped" in nb.run("w").out
 
 
