@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from lakeshore.errors import ClaimLost
@@ -24,6 +24,9 @@ MAX_BYTES = 900_000_000
 class Transaction(ABC):
     """What a verb may do inside `Engine._write` or `Engine._read`."""
 
+    takes = False
+    """Whether the engine has a statement for `take`."""
+
     @abstractmethod
     def rows(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run the statement `name` and return all its rows."""
@@ -35,6 +38,18 @@ class Transaction(ABC):
     @abstractmethod
     def added(self, name: str, params: dict[str, Any]) -> int | None:
         """Run the INSERT `name` and return the new row's number, or None when it added none."""
+
+    def added_many(self, name: str, params: Sequence[dict[str, Any]]) -> list[int | None]:
+        """Run the INSERT `name` for each, in order; returns what `added` would for each."""
+        return [self.added(name, each) for each in params]
+
+    def take(self, params: dict[str, Any], n: int) -> list[tuple[Any, ...]] | None:
+        """Claim up to `n` ready rows, oldest of the highest priority first, by one statement.
+
+        Returns them as ``claimed`` does, each after its number; None when a delayed row or a lapsed lease is
+        due as well, so that they are to be chosen one by one. Called where `takes`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def run_many(self, name: str, params: Iterable[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ Every transaction is named by the database, so that one whose COMMIT was not ans
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psycopg
@@ -20,6 +20,9 @@ from lakeshore.planes.postgres_address import Address
 
 FRAMES = 2000
 """Frames a read takes at a time."""
+ROWS = 5000
+"""Rows an INSERT for many makes at a time."""
+_COLUMNS = ("id", "priority", "key", "parent", "not_before", "envelope")
 CLASHES = (
     said.SerializationFailure,
     said.DeadlockDetected,
@@ -46,6 +49,8 @@ class Connection(Transaction):
     clock : callable
         The database's time as this process knows it.
     """
+
+    takes = True
 
     def __init__(self, raw: psycopg.Connection[Any], *, writing: bool, clock: Callable[[], float]) -> None:
         self.raw, self.topics = raw, list[str]()
@@ -90,6 +95,25 @@ class Connection(Transaction):
         """Run the INSERT `name` and return the new row's number, or None when it added none."""
         row = self._run(name, params).fetchone()
         return None if row is None else int(row[0])
+
+    def added_many(self, name: str, params: Sequence[dict[str, Any]]) -> list[int | None]:
+        """Run the INSERT `name` for each, in order, by a statement for many; as `added` answers each."""
+        ids = {each["id"] for each in params}
+        if len(ids) < len(params) or len(params) == 1:  # its answer names rows by their ids
+            return [self.added(name, each) for each in params]
+        seqs: dict[str, int] = {}
+        for start in range(0, len(params), ROWS):
+            some = params[start : start + ROWS]
+            columns = {f"{column}_each": [each[column] for each in some] for column in _COLUMNS}
+            seqs.update({id: seq for seq, id in self.rows(f"{name}_many", {**some[0], **columns})})
+        return [seqs.get(each["id"]) for each in params]
+
+    def take(self, params: dict[str, Any], n: int) -> list[tuple[Any, ...]] | None:
+        """Claim up to `n` ready rows by one statement; None when others are due as well."""
+        rows = self.rows("claim_ready", {**params, "n": n})
+        if rows[0][0]:
+            return None
+        return [row[1:] for row in rows if row[1] is not None]
 
     def run_many(self, name: str, params: Iterable[dict[str, Any]]) -> None:
         """Run the statement `name` once for each set of parameters."""

@@ -18,6 +18,10 @@ _TYPES = {
     **dict.fromkeys(("limit", "before", "window", "max_bytes"), "bigint"),
     **dict.fromkeys(("priority", "temperature"), "float8"),
     **dict.fromkeys(("envelope", "result", "body"), "bytea"),
+    **dict.fromkeys(("priority_each", "not_before_each"), "float8[]"),
+    **dict.fromkeys(("id_each", "key_each", "parent_each"), "text[]"),
+    "envelope_each": "bytea[]",
+    "asked": "float8",
 }
 _NOW = ("now", "mono")
 _OFF = ("until", "not_before", "cut")

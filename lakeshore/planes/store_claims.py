@@ -80,6 +80,9 @@ class Claims(Engine):
         self, tx: Transaction, spec: ClaimSpec, worker_id: str, n: int, sampled: int | None
     ) -> list[Claimed]:
         self._note_presence(tx, worker_id, spec.queue)
+        ready = self._ready(tx, spec, worker_id, n)
+        if ready is not None:
+            return ready
         taken: list[Claimed] = []
         while len(taken) < n:
             claimed = self._claim(tx, spec, worker_id, None if taken else sampled)
@@ -122,16 +125,11 @@ class Claims(Engine):
         after: str | None = None,
     ) -> Claimed | None:
         """Take one job within a transaction; `after` names the ending that claims it."""
-        now, mono = self._now(), self._lease_clock()
-        at = {"ns": self._ns, "queue": spec.queue, "now": now, "mono": mono}
-        taking = {
-            "worker": worker_id,
-            "after": after,
-            "until": mono + spec.lease,
-            "boot": self._lease_epoch(),
-            "now": now,
-            "mono": mono,
-        }
+        ready = self._ready(tx, spec, worker_id, 1, after) if after is not None else None
+        if ready is not None:
+            return ready[0] if ready else None
+        taking = self._taking(spec, worker_id, after)
+        at = {name: taking[name] for name in ("ns", "queue", "now", "mono")}
         seq = sampled
         if seq is not None:
             tx.rows("promote", at)
@@ -140,13 +138,43 @@ class Claims(Engine):
             if seq is None:
                 return None
             tx.changed("claim", {**taking, "seq": seq})
-        id, envelope, attempt, queue, fence = tx.rows("claimed", {"seq": seq})[0]
+        return self._handed(tx, (seq, *tx.rows("claimed", {"seq": seq})[0]), taking["now"] + spec.lease)
+
+    def _taking(self, spec: ClaimSpec, worker_id: str, after: str | None) -> dict[str, Any]:
+        """Return the parameters of a claim made now."""
+        now, mono = self._now(), self._lease_clock()
+        return {
+            "ns": self._ns,
+            "queue": spec.queue,
+            "worker": worker_id,
+            "after": after,
+            "until": mono + spec.lease,
+            "boot": self._lease_epoch(),
+            "now": now,
+            "mono": mono,
+        }
+
+    def _ready(
+        self, tx: Transaction, spec: ClaimSpec, worker_id: str, n: int, after: str | None = None
+    ) -> list[Claimed] | None:
+        """Take up to `n` jobs by one statement, where the engine and the moment allow."""
+        if not tx.takes or spec.kind not in ("fifo", "priority"):
+            return None
+        taking = self._taking(spec, worker_id, after)
+        rows = tx.take(taking, n)
+        if rows is None:
+            return None
+        return [self._handed(tx, row, taking["now"] + spec.lease) for row in rows]
+
+    def _handed(self, tx: Transaction, row: tuple[Any, ...], until: float) -> Claimed:
+        """Return what was claimed, its attempt open in its journals."""
+        seq, id, envelope, attempt, queue, fence = row
         self._check_row(seq, id, queue)
         if envelope is None:
             envelope = self._large_envelope(tx, seq)
         if fence > 1:
             self._begin_attempt(tx, id, attempt)
-        return Claimed(id, envelope, attempt, queue, fence, now + spec.lease)
+        return Claimed(id, envelope, attempt, queue, fence, until)
 
     def _check_row(self, seq: int | None, id: object, queue: str) -> None:
         """Refuse a row whose id no verb could name: it was not written by a plane."""

@@ -39,7 +39,7 @@ class Producers(Engine):
         ]
         if not rows:
             return []
-        return self._write(lambda tx: [self._submit(tx, params) for params in rows])
+        return self._write(lambda tx: self._submit_all(tx, rows))
 
     def _submission(
         self,
@@ -69,17 +69,39 @@ class Producers(Engine):
         body: bytes = params["envelope"]
         large = len(body) > INLINE_BYTES
         seq = tx.added("submit", {**params, "envelope": None} if large else params)
-        if seq is not None:
-            if large:
-                tx.rows("put_payload", {"seq": seq, "part": "envelope", "body": body})
-            tx.ring(self._queue_topic(params["queue"]))
-            return str(params["id"])
+        if seq is None:
+            return self._known(tx, params)
+        if large:
+            tx.rows("put_payload", {"seq": seq, "part": "envelope", "body": body})
+        tx.ring(self._queue_topic(params["queue"]))
+        return str(params["id"])
+
+    def _submit_all(self, tx: Transaction, rows: list[dict[str, Any]]) -> list[str]:
+        """As `_submit` for each, in statements for many."""
+        beside = [len(row["envelope"]) > INLINE_BYTES for row in rows]
+        seqs = tx.added_many(
+            "submit",
+            [{**row, "envelope": None} if large else row for row, large in zip(rows, beside, strict=True)],
+        )
+        each = list(zip(rows, beside, seqs, strict=True))
+        payloads = [
+            {"seq": seq, "part": "envelope", "body": row["envelope"]}
+            for row, large, seq in each
+            if large and seq is not None
+        ]
+        if payloads:
+            tx.run_many("put_payload", payloads)
+        tx.ring(self._queue_topic(rows[0]["queue"]))
+        return [str(row["id"]) if seq is not None else self._known(tx, row) for row, _, seq in each]
+
+    def _known(self, tx: Transaction, params: dict[str, Any]) -> str:
+        """Return the id of what was submitted before under this key, or with this id and envelope."""
         if params["key"] is not None:
             existing = tx.rows("find_key", params)
             if existing:
                 return str(existing[0][0])
         queue, envelope = tx.rows("find_id", params)[0]
-        if queue == params["queue"] and envelope == body:
+        if queue == params["queue"] and envelope == params["envelope"]:
             return str(params["id"])
         raise DispatchError(
             f"submit: id {params['id']!r} is already taken by another job. Use a new id "

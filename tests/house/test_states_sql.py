@@ -68,10 +68,11 @@ def test_there_are_sql_files() -> None:
 
 @pytest.mark.parametrize(("file", "name", "assignments", "where"), transitions())
 def test_every_change_of_state_is_in_the_table(file: str, name: str, assignments: str, where: str) -> None:
-    assert name in BY_VERB, f"{file}: {name} changes a state and is no verb of states.TRANSITIONS"
-    rule = BY_VERB[name]
+    verb = name.removesuffix("_ready")  # a claim that an engine has for ready rows alone
+    assert verb in BY_VERB, f"{file}: {name} changes a state and is no verb of states.TRANSITIONS"
+    rule = BY_VERB[verb]
     assert target(assignments) == rule.target
-    assert sources(where) == rule.sources
+    assert sources(where) == (rule.sources if verb == name else {State.QUEUED})
     guarded = re.search(r"\bworker_id\s*=\s*:worker\b", where) is not None
     fenced = re.search(r"\(\s*:fence\s+IS\s+NULL\s+OR\s+fence\s*=\s*:fence\s*\)", where, re.IGNORECASE)
     assert guarded is rule.guarded
@@ -80,7 +81,8 @@ def test_every_change_of_state_is_in_the_table(file: str, name: str, assignments
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda path: path.stem)
 def test_every_row_of_the_table_has_its_statement(engine: Path) -> None:
-    names = [name for file, name, *_ in transitions() if file in ("verbs.sql", engine.name)]
+    files = ("verbs.sql", engine.name)
+    names = [name for file, name, *_ in transitions() if file in files and not name.endswith("_ready")]
     assert sorted(names) == sorted(BY_VERB.keys() - {"submit"})
 
 

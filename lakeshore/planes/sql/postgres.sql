@@ -157,6 +157,15 @@ INSERT INTO invocation (ns, id, queue, state, priority, key, parent, submitted_a
 VALUES (:ns, :id, :queue, 'queued', :priority, :key, :parent, :now, :not_before, :envelope)
 ON CONFLICT DO NOTHING RETURNING seq;
 
+-- name: submit_many
+-- Many rows in one statement, numbered in their order: a statement a row is bound by its round trips.
+INSERT INTO invocation (ns, id, queue, state, priority, key, parent, submitted_at, not_before, envelope)
+SELECT :ns, id, :queue, 'queued', priority, key, parent, :now, :now + (not_before - :asked), envelope
+FROM unnest(:id_each, :priority_each, :key_each, :parent_each, :not_before_each, :envelope_each)
+    WITH ORDINALITY AS each (id, priority, key, parent, not_before, envelope, place)
+ORDER BY place
+ON CONFLICT DO NOTHING RETURNING seq, id;
+
 -- name: open_journal
 -- As above. Two that open one journal at once: the second fails here, and its transaction is run again.
 INSERT INTO journal (ns, id, stem, next_seq, posted_at) VALUES (:ns, :id, :stem, :n, :now) RETURNING jid;
@@ -168,6 +177,31 @@ WHERE not_before IS NOT NULL AND state = 'queued' AND seq IN (
     SELECT seq FROM invocation
     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now
     ORDER BY seq FOR UPDATE);
+
+-- name: claim_ready
+-- The claim of a queue where nothing but ready rows is due, in one round trip; the first column tells when there
+-- is more. The head is materialized: inlined, it could be looked for again, and more be taken than was asked.
+WITH more AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT 1 FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono)
+    OR EXISTS (
+        SELECT 1 FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now) AS due
+), head AS MATERIALIZED (
+    SELECT seq FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        AND NOT (SELECT due FROM more)
+    ORDER BY priority DESC, seq LIMIT :n FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE invocation SET
+        state = 'running', attempt = attempt + 1, fence = fence + 1, worker_id = :worker, after = :after,
+        lease_until = :until, lease_boot = :boot, started_at = :now
+    WHERE seq = ANY (ARRAY(SELECT seq FROM head)) AND state = 'queued'
+    RETURNING seq, id, envelope, attempt, queue, fence, priority
+)
+SELECT due, seq, id, envelope, attempt, queue, fence FROM more LEFT JOIN taken ON true
+ORDER BY priority DESC, seq;
 
 -- name: heads_fifo
 -- As SQLite's, but it locks the head it returns, and that one only: what another claimer has locked is passed
