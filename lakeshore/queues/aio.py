@@ -1,7 +1,7 @@
 """`Queue`: the verbs of `SyncQueue` for asyncio; the loop is never blocked.
 
-A local plane's verbs run in threads, in slices of at most a second, so that a cancelled task leaves no
-thread parked and no claim held.
+Where the plane's waits can be awaited (a control plane's), they are. Else, and for what answers at once,
+verbs run in threads, in slices of at most a second. A cancelled task leaves no thread parked, no claim held.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lakeshore.errors import Detached, WaitTimeout
-from lakeshore.planes.contract import Plane, check_id
-from lakeshore.queues.aio_stream import SLICE, AsyncStream
+from lakeshore.planes.contract import Claimed, Plane, check_id
+from lakeshore.queues.aio_stream import SLICE, AsyncStream, NativeStream
 from lakeshore.queues.aio_wait import awake, let_go
-from lakeshore.queues.encoding import MISSING
+from lakeshore.queues.encoding import MISSING, decode
 from lakeshore.queues.job import Job
 from lakeshore.queues.sync import SyncQueue
 from lakeshore.queues.topic import Topic
 from lakeshore.states import State
 
 T = TypeVar("T")
+_LARGE = 1 << 20
+"""A result of so many bytes is decoded in a thread."""
 
 
 @cache
@@ -119,14 +121,21 @@ class Queue:
 
     async def result(self, id: str, timeout: float | None = 30.0) -> Any:
         """Wait for a job to end and return its result; see `SyncQueue.result`."""
+        try:
+            return await self._result(id, timeout)
+        except asyncio.CancelledError as error:
+            let_go(error, Detached.of(id))
+            raise
+
+    async def _result(self, id: str, timeout: float | None) -> Any:
+        if (waits := self._waits) is not None:
+            packed = await awake(asyncio.ensure_future(waits.result(id, timeout=timeout)))
+            return decode(packed) if len(packed) < _LARGE else await _await(partial(decode, packed))
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             part = SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic()))
             try:
                 return await _await(partial(self.sync.result, id, timeout=part))
-            except asyncio.CancelledError as error:
-                let_go(error, Detached.of(id))
-                raise
             except WaitTimeout:
                 if end is not None and time.monotonic() >= end:
                     raise WaitTimeout(
@@ -140,19 +149,16 @@ class Queue:
 
     def stream(self, id: str, since: int = -1, timeout: float | None = 30.0) -> AsyncStream:
         """Follow what a job yields with ``async for``; see `Stream`."""
-        return AsyncStream(self.plane, check_id(id), since=since, timeout=timeout, offload=offload)
+        return self._stream(id, since=since, timeout=timeout)
 
     def logs(self, id: str, since: int = -1, timeout: float | None = 30.0) -> AsyncStream:
         """Follow what a job prints with ``async for``; see `SyncQueue.logs`."""
-        return AsyncStream(
-            self.plane,
-            check_id(id),
-            since=since,
-            timeout=timeout,
-            journal=f"{id}.log",
-            raises=False,
-            offload=offload,
-        )
+        return self._stream(id, since=since, timeout=timeout, journal=f"{id}.log", raises=False)
+
+    def _stream(self, id: str, **options: Any) -> AsyncStream:
+        if (waits := self._waits) is not None:
+            return NativeStream(self.plane, check_id(id), waits=waits, offload=offload, **options)
+        return AsyncStream(self.plane, check_id(id), offload=offload, **options)
 
     async def status(self, id: str) -> dict[str, Any] | None:
         """Return a job's row as a dict, or None."""
@@ -183,6 +189,8 @@ class Queue:
     async def claim(self, *, wait: float = 0.0, lease: float = 30.0) -> Job | None:
         """Take the next job, waiting up to `wait` seconds; a cancelled wait holds no claim."""
         end = time.monotonic() + wait
+        if self._waits is not None:
+            return await self._claim_awaited(end, lease)
         while True:
             part = max(0.0, min(SLICE, end - time.monotonic()))
             taking = offload(partial(self.sync.claim, wait=part, lease=lease))
@@ -193,6 +201,33 @@ class Queue:
                 raise
             if job is not None or time.monotonic() >= end:
                 return job
+
+    async def _claim_awaited(self, end: float, lease: float) -> Job | None:
+        q = self.sync
+        while True:
+            taking = asyncio.ensure_future(
+                self._waits.claim(
+                    q.name,
+                    q.worker_id,
+                    kind=q.kind,
+                    temperature=q.temperature,
+                    lease=lease,
+                    wait=max(0.0, end - time.monotonic()),
+                )
+            )
+            try:
+                claimed = await awake(taking)
+                job = None if claimed is None else await _await(partial(q.taken, claimed, lease))
+            except asyncio.CancelledError:
+                taking.add_done_callback(partial(_release, q))
+                raise
+            if claimed is None or job is not None:
+                return job
+
+    @property
+    def _waits(self) -> Any:
+        """The plane's waiting verbs, to be awaited; None where it has none."""
+        return getattr(self.plane, "native_async", None)
 
     async def ack(self, job: Job, result: Any = None) -> None:
         """End a claimed job as succeeded; see `Job.ack`."""
@@ -235,6 +270,13 @@ class Queue:
 
     def _ipython_display_(self) -> None:
         self.sync._ipython_display_()
+
+
+def _release(q: SyncQueue, taking: asyncio.Future[Claimed | None]) -> None:
+    """Give back what was claimed for a task that was cancelled meanwhile."""
+    claimed = None if taking.cancelled() or taking.exception() else taking.result()
+    if claimed is not None:
+        offload(partial(q.plane.release, claimed.id, q.worker_id, fence=claimed.fence))
 
 
 def _hand_back(taking: Future[Job | None]) -> None:

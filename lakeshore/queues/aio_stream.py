@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any
 
-from lakeshore.errors import WaitTimeout
+from lakeshore.errors import InvocationCancelled, InvocationFailed, WaitTimeout
 from lakeshore.planes.contract import Plane
 from lakeshore.queues.aio_wait import awake, let_go
 from lakeshore.queues.stream import Stream
+from lakeshore.wire import Event
 
 SLICE = 1.0
 """The longest a thread is parked for an async reader, seconds."""
@@ -69,4 +70,52 @@ class AsyncStream(Stream):
             _, event = self._step(part)
         except StopIteration:
             return "end", None
-        return ("value", event.value) if event is not None and event.kind == "value" else ("other", None)
+        return _tagged(event)
+
+
+class NativeStream(AsyncStream):
+    """An `AsyncStream` of a plane whose waits can be awaited: it holds no thread.
+
+    A cancelled step closes its connection; the next one reads on from the last frame that was taken.
+    """
+
+    def __init__(self, plane: Plane, id: str, *, waits: Any, **options: Any) -> None:
+        super().__init__(plane, id, **options)
+        self._waits = waits
+        self._rows: AsyncGenerator[tuple[int, bytes], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def _step_async(self, part: float) -> tuple[str, Any]:
+        if self._finished:
+            return "end", None
+        loop = asyncio.get_running_loop()
+        try:
+            if not self._known:
+                await awake(asyncio.wrap_future(self._offload(self.check)))
+            if self._rows is None or self._loop is not loop:  # a loop that ended has closed what it read
+                reading = self._waits.journal_read(self._journal, since=self._seen, timeout=self.timeout)
+                self._rows, self._loop = reading, loop
+            row = await awake(loop.create_task(_next_row(self._rows)))
+            if row is None:
+                await awake(asyncio.wrap_future(self._offload(self._end)))
+                self._finished = True
+                return "end", None
+        except asyncio.CancelledError as error:
+            self._rows = None
+            let_go(error, self._detached())
+            raise
+        except (InvocationFailed, InvocationCancelled):
+            self._finished = True
+            raise
+        except BaseException:
+            self._rows = None
+            raise
+        return _tagged(self._take(*row))
+
+
+async def _next_row(rows: AsyncGenerator[tuple[int, bytes], None]) -> tuple[int, bytes] | None:
+    return await anext(rows, None)
+
+
+def _tagged(event: Event | None) -> tuple[str, Any]:
+    return ("value", event.value) if event is not None and event.kind == "value" else ("other", None)

@@ -122,6 +122,10 @@ class Stream:
         except BaseException:
             self._pairs = None  # a generator that raised is over; the next step reads on from `_seen`
             raise
+        return (seq, data), self._take(seq, data)
+
+    def _take(self, seq: int, data: bytes) -> wire.Event | None:
+        """Note one frame; return what it completes."""
         event = self._values.feed(data)
         if event is not None and event.kind == "attempt":
             self.attempt = int((event.meta or {}).get("attempt", self.attempt + 1))
@@ -134,7 +138,7 @@ class Stream:
         self._seen = seq
         if not self._values.open:
             self.cursor = seq
-        return (seq, data), event
+        return event
 
     def _detached(self) -> Detached:
         if self._of_row:

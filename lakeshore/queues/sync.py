@@ -11,6 +11,7 @@ from typing import Any
 from lakeshore import ports
 from lakeshore.errors import Detached, UnpackError
 from lakeshore.planes.contract import (
+    Claimed,
     ClaimSpec,
     Plane,
     check_id,
@@ -272,11 +273,17 @@ class SyncQueue:
             )
             if claimed is None:
                 return None
-            try:
-                return Job(self.plane, claimed, self.worker_id, lease)
-            except UnpackError as error:
-                told = {"type": type(error).__name__, "message": f"the payload cannot be decoded: {error}"}
-                self.plane.nack(claimed.id, self.worker_id, error=told, retry=False, fence=claimed.fence)
+            if (job := self.taken(claimed, lease)) is not None:
+                return job
+
+    def taken(self, claimed: Claimed, lease: float) -> Job | None:
+        """Return a claim of this queue's as a job; one whose payload cannot be decoded is failed: None."""
+        try:
+            return Job(self.plane, claimed, self.worker_id, lease)
+        except UnpackError as error:
+            told = {"type": type(error).__name__, "message": f"the payload cannot be decoded: {error}"}
+            self.plane.nack(claimed.id, self.worker_id, error=told, retry=False, fence=claimed.fence)
+            return None
 
     def ack(self, job: Job, result: Any = None) -> None:
         """End a claimed job as succeeded; see `Job.ack`."""
