@@ -5,7 +5,6 @@ Work is worth half a minute of patience with a control plane; a list or a Tab is
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from lakeshore.errors import NotSupported, PlaneUnavailable
@@ -20,19 +19,15 @@ def impatient(plane: Plane, seconds: float = LOOK_SECONDS) -> Plane:
 
     It shares the connections of `plane`; closing it closes both. A plane on this machine comes back as it is.
     """
-    tries: Any = getattr(plane, "_tries", None)
-    if tries is None or tries.timeout <= seconds:
+    patient: Any = plane
+    if not hasattr(plane, "with_timeout") or patient.timeout <= seconds:
         return plane
-    quick: Any = object.__new__(type(plane))
-    quick.__dict__.update(vars(plane))
-    quick._tries = copy.copy(tries)
-    quick._tries.timeout = seconds
-    return quick  # type: ignore[no-any-return]
+    return patient.with_timeout(seconds)  # type: ignore[no-any-return]
 
 
 def answers(plane: Plane) -> str | None:
     """Say whether a control plane answers: ``"yes"``, or what is wrong; None for a plane on this machine."""
-    if getattr(plane, "_tries", None) is None:
+    if not hasattr(plane, "with_timeout"):
         return None
     try:
         impatient(plane).queues()

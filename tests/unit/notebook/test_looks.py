@@ -35,7 +35,9 @@ def test_a_look_gives_up_soon(away: HttpDispatch) -> None:
         impatient(away, 0.3).queues()
     assert str(answers(impatient(away, 0.3))).startswith("no: ")
     assert time.monotonic() - began < 5
-    assert away._tries.timeout == 30
+    assert away.timeout == 30
+    with pytest.raises(ValueError, match="timeout"):
+        away.with_timeout(-1)
 
 
 def test_the_magics_say_so_in_one_line(
