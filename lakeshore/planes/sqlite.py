@@ -169,7 +169,24 @@ class Dispatch(Store):
         turn.yield_to_others()
         if topics:
             self._bells.ring(list(dict.fromkeys(topics)))
+        # Who wakes nobody (a claim) is waited for himself, and leaves it to the next, unless it is overdue.
+        if tx.checkpoints.due and (topics or tx.checkpoints.overdue):
+            self._checkpoint(tx)
         return answer
+
+    def _checkpoint(self, tx: Connection) -> None:
+        """Copy the WAL back, after the bells: whoever they woke goes on meanwhile."""
+        turn = self._turn
+        with turn.lock:
+            if tx not in (self._rows, self._frames):  # closed meanwhile
+                return
+            if tx.checkpoint(in_turn=False):
+                return
+            try:
+                turn.take()
+                tx.checkpoint(in_turn=True)
+            finally:
+                turn.leave()
 
     def _transact(self, tx: Connection, work: Callable[[Transaction], T]) -> T:
         """Run one transaction. What ends it is no Python function, which Ctrl-C could tear apart."""

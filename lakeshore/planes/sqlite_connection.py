@@ -19,6 +19,8 @@ WAL_LIMIT_BYTES = 64 * 1024 * 1024
 CHECKPOINT_PAGES = 1000
 """About 2 MiB of WAL. A checkpoint syncs twice and copies each page once, so rarer would be cheaper; but a
 commit into a WAL that is written over, not made longer, syncs in half the time, so it begins anew early."""
+_OVERDUE_PAGES = 2000
+"""How much longer the WAL may grow where each commit is one that somebody waits for (claims)."""
 _RESTART_PAGES = 12_000
 """About 24 MiB: from here on a checkpoint waits for readers: while one always reads, the WAL would grow
 without end."""
@@ -50,7 +52,8 @@ class Connection(Transaction):
         # Without this SQLite plans anew at each run of a statement whose parameters may meet a partial index.
         self.raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.raw.pragma("synchronous", synchronous)
-        self.raw.set_wal_hook(_Checkpoints(self.patience))
+        self.checkpoints = Checkpoints()
+        self.raw.set_wal_hook(self.checkpoints)
         self.raw.pragma("journal_size_limit", WAL_LIMIT_BYTES)
         self.execute = self.raw.execute
         self.topics: list[str] = []
@@ -93,6 +96,25 @@ class Connection(Transaction):
         """Ring these topics once the transaction has committed."""
         self.topics += topics
 
+    def checkpoint(self, *, in_turn: bool) -> bool:
+        """Copy the WAL back into the file; True when all was copied, and the next write begins it anew.
+
+        Out of turn others write meanwhile, so something is left; within it nothing is, but for what a
+        reader still needs, and for readers it waits (a little) only once the WAL is long.
+        """
+        pages, copied = self.checkpoints.pages, -1
+        restart = in_turn and pages >= _RESTART_PAGES
+        mode = apsw.SQLITE_CHECKPOINT_RESTART if restart else apsw.SQLITE_CHECKPOINT_PASSIVE
+        self.patience.seconds = _RESTART_SECONDS
+        try:
+            pages, copied = self.raw.wal_checkpoint(mode=mode)
+        except apsw.Error:
+            pass  # the commits stand; a later checkpoint, or the next open, copies them
+        finally:
+            self.patience.seconds = BUSY_SECONDS
+        self.checkpoints.made(pages, whole=copied == pages)
+        return copied == pages
+
     def close(self, *, checkpoint: bool = True) -> None:
         """Close it; without a checkpoint the WAL is left as it is, also by the last connection."""
         if not checkpoint:
@@ -133,35 +155,41 @@ class _Patience:
         return True
 
 
-class _Checkpoints:
-    """A hook after each commit that copies the WAL back into the file when it has grown."""
+class Checkpoints:
+    """When the WAL has grown enough to be copied back into the file; SQLite tells its pages at each commit.
 
-    def __init__(self, patience: _Patience) -> None:
-        self._patience = patience
-        self._next = CHECKPOINT_PAGES
+    Attributes
+    ----------
+    pages : int
+        What the WAL held at the last commit of this connection.
+    """
+
+    __slots__ = ("_next", "pages")
+
+    def __init__(self) -> None:
+        self._next, self.pages = CHECKPOINT_PAGES, 0
 
     def __call__(self, raw: apsw.Connection, name: str, pages: int) -> int:
-        if pages >= self._next:
-            # Not at each commit from here on: every attempt syncs.
-            done, pages = self._checkpoint(raw, pages)
-            self._next = CHECKPOINT_PAGES if done else pages + CHECKPOINT_PAGES // 4
-        elif pages < CHECKPOINT_PAGES:
+        """Note the WAL's pages after a commit; called by SQLite, within it."""
+        self.pages = pages
+        if pages < CHECKPOINT_PAGES:
             self._next = CHECKPOINT_PAGES
         return apsw.SQLITE_OK
 
-    def _checkpoint(self, raw: apsw.Connection, pages: int) -> tuple[bool, int]:
-        """Return whether all was copied, and the WAL's pages."""
-        restart = pages >= _RESTART_PAGES
-        self._patience.seconds = _RESTART_SECONDS
-        try:
-            pages, copied = raw.wal_checkpoint(
-                mode=apsw.SQLITE_CHECKPOINT_RESTART if restart else apsw.SQLITE_CHECKPOINT_PASSIVE
-            )
-        except apsw.Error:  # the commit stands; a later checkpoint, or the next open, copies it
-            return False, pages
-        finally:
-            self._patience.seconds = BUSY_SECONDS
-        return copied == pages, pages
+    @property
+    def due(self) -> bool:
+        """Whether one is to be made now."""
+        return self.pages >= self._next
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it can wait no longer."""
+        return self.pages >= self._next + _OVERDUE_PAGES
+
+    def made(self, pages: int, *, whole: bool) -> None:
+        """Note one that was made. Where it left something, the next is not at each commit from here on."""
+        self.pages = 0 if whole else pages
+        self._next = CHECKPOINT_PAGES if whole else pages + CHECKPOINT_PAGES // 4
 
 
 def refuse_old_sqlite() -> None:
