@@ -10,6 +10,7 @@ costs more than the server; `--clients httpdispatch` takes real ones.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import re
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import lakeshore
@@ -31,6 +33,7 @@ from lakeshore.planes import protocol
 from lakeshore.planes.contract import Submission
 
 CLIENTS = 8
+SERVE = [sys.executable, "-m", "lakeshore.cli", "serve"]
 
 
 class Served:
@@ -56,7 +59,7 @@ def served(*flags: str) -> Iterator[Served]:
     """Start a server over a new file."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lakeshore.cli", "serve", "--port", "0", "--no-auth", "--log", "off", *flags],
+            [*SERVE, "--port", "0", "--no-auth", "--log", "off", *flags],
             env={**os.environ, "LAKESHORE_HOME": folder},
             stdout=subprocess.PIPE,
             text=True,
@@ -95,49 +98,46 @@ def answer(line: socket.socket) -> bytes:
     return body
 
 
-def _submit_raw(address: tuple[str, int], client: int, n: int) -> None:
-    path = protocol.SUBMIT.path(ns="default")
-    with socket.create_connection(address) as line:
+def _submit_raw(url: str, client: int, n: int, start: Barrier) -> None:
+    path, host = protocol.SUBMIT.path(ns="default"), ("127.0.0.1", int(url.rpartition(":")[2]))
+    with socket.create_connection(host) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        start.wait()
         for i in range(n):
             item = Submission(envelope=b"x" * 300, id=f"{client}-{i}")
             line.sendall(request("POST", path, protocol.pack(protocol.submit_body("gpu", item))))
             answer(line)
 
 
-def _submit_client(url: str, client: int, n: int) -> None:
+def _submit_client(url: str, client: int, n: int, start: Barrier) -> None:
     plane = lakeshore.HttpDispatch(url)
+    plane.count("gpu")
+    start.wait()
     for i in range(n):
         plane.submit("gpu", b"x" * 300, id=f"{client}-{i}")
     plane.close()
 
 
 def submit(kind: str, n: int = 1500) -> None:
-    """Measure submits a second with 8 clients at once."""
+    """Measure submits a second with 8 clients at once, from when all have started until all are done."""
     with served() as server:
         spawn = multiprocessing.get_context("spawn")
-        if kind == "raw":
-            _submit_raw(server.address, 99, 200)
-            jobs = [threading.Thread(target=_submit_raw, args=(server.address, c, n)) for c in range(CLIENTS)]
-            jobs = [spawn.Process(target=_submit_raw, args=(server.address, c, n)) for c in range(CLIENTS)]
-        else:
-            jobs = [spawn.Process(target=_submit_client, args=(server.url, c, n)) for c in range(CLIENTS)]
-        before = server.seconds()
+        start = spawn.Barrier(CLIENTS + 1)
+        target = _submit_raw if kind == "raw" else _submit_client
+        jobs = [spawn.Process(target=target, args=(server.url, c, n, start)) for c in range(CLIENTS)]
         for job in jobs:
             job.start()
-        plane = lakeshore.HttpDispatch(server.url)
-        while plane.count("gpu") < CLIENTS:
-            time.sleep(0.001)
-        began, at = time.perf_counter(), plane.count("gpu")
+        start.wait()
+        before, began = server.seconds(), time.perf_counter()
         for job in jobs:
             job.join()
-        done = plane.count("gpu")
         seconds = time.perf_counter() - began
+        with contextlib.closing(lakeshore.HttpDispatch(server.url)) as plane:
+            assert plane.count("gpu") == CLIENTS * n
         print(
-            f"submit, {CLIENTS} {kind} clients: {(done - at) / seconds:,.0f}/s "
+            f"submit, {CLIENTS} {kind} clients: {CLIENTS * n / seconds:,.0f}/s "
             f"({server.seconds() - before:.1f} s of server CPU in {seconds:.1f} s)"
         )
-        plane.close()
 
 
 def roundtrip(n: int = 300) -> None:
@@ -165,7 +165,8 @@ def roundtrip(n: int = 300) -> None:
         stop.set()
         worker.join()
         plane.close()
-        print(f"submit -> result: p50 {statistics.median(took) * 1e3:.1f} ms, p95 {sorted(took)[int(n * 0.95)] * 1e3:.1f} ms")
+        middle, late = statistics.median(took) * 1e3, sorted(took)[int(n * 0.95)] * 1e3
+        print(f"submit -> result: p50 {middle:.1f} ms, p95 {late:.1f} ms")
 
 
 def frames(n: int = 200) -> None:
@@ -191,7 +192,12 @@ def frames(n: int = 200) -> None:
         for i in range(30):
             rows = reader.journal_read(f"first-{i}", timeout=10)
             got: list[float] = []
-            waiting = threading.Thread(target=lambda rows=rows, got=got: got.append((next(rows), time.perf_counter())[1]))  # type: ignore[misc]
+
+            def first(rows: Iterator[tuple[int, bytes]] = rows, got: list[float] = got) -> None:
+                next(rows)
+                got.append(time.perf_counter())
+
+            waiting = threading.Thread(target=first)
             waiting.start()
             time.sleep(0.1)
             began = time.perf_counter()
@@ -202,14 +208,14 @@ def frames(n: int = 200) -> None:
         writer.close()
         reader.close()
         print(
-            f"frame after append: first p50 {statistics.median(firsts) * 1e3:.1f} ms (worst {max(firsts) * 1e3:.1f}), "
-            f"following p50 {statistics.median(lags) * 1e3:.1f} ms"
+            f"frame after append: first p50 {statistics.median(firsts) * 1e3:.1f} ms "
+            f"(worst {max(firsts) * 1e3:.1f}), following p50 {statistics.median(lags) * 1e3:.1f} ms"
         )
 
 
 def idle(polls: int = 500, streams: int = 500, seconds: float = 20.0) -> None:
     """Measure what idle polls and streams cost the server."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     with served() as server:
         before = server.megabytes()

@@ -21,7 +21,8 @@ from lakeshore.planes.protocol import MSGPACK
 from lakeshore.states import State
 
 if TYPE_CHECKING:
-    from lakeshore.planes.http import AsyncLine, HttpDispatch
+    from lakeshore.planes.http import HttpDispatch
+    from lakeshore.planes.http_line import AsyncLine
 
 T = TypeVar("T")
 

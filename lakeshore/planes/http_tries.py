@@ -372,9 +372,9 @@ class Tries:
             )
         said = message or self.snippet(answer.body) or "without a word"
         if status in (401, 403):
-            why = "no valid token" if status == 401 else "not a token for this"
+            why = "no valid token" if status == 401 else "the token is not for this"
             return DispatchError(
-                f"{verb}: {url} refuses, {why} ({status}: {said}). "
+                f"{verb}: {url} refuses with {status}, {why}: {said.rstrip('.')}. "
                 "Pass token=, or set LAKESHORE_CLIENT_TOKEN, with the role and namespace this needs."
             )
         absent = status in (404, 405, 501) and HEADER.lower() not in answer.headers

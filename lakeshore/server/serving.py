@@ -229,8 +229,11 @@ class Serving:
         if token.ns not in (EVERYWHERE, ns):
             raise Refusal("not_found", "nothing here. Check the path and the namespace.")
         if token.role not in roles:
-            wanted = " or ".join(sorted(roles))
-            raise Refusal("forbidden", f"a {token.role} token may not do this; it wants a {wanted} token.")
+            wanted = " or ".join(f"{_article(role)} {role}" for role in sorted(roles))
+            raise Refusal(
+                "forbidden",
+                f"{_article(token.role)} {token.role} token may not do this; it wants {wanted} token.",
+            )
 
     # -- routes ------------------------------------------------------------------
 
@@ -329,6 +332,10 @@ class Serving:
 async def _until_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _article(word: str) -> str:
+    return "an" if word[:1] in "aeiou" else "a"
 
 
 def _decoded(value: str, name: str) -> str:

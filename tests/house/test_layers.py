@@ -37,7 +37,7 @@ DOORS = {
     "IPython": ("lakeshore/notebook/",),
     "ipywidgets": ("lakeshore/notebook/", "widgets/"),
     "traitlets": ("lakeshore/notebook/", "widgets/"),
-    "httpx": ("lakeshore/planes/http.py",),
+    "httpx": ("lakeshore/planes/http_line.py",),
     "cloudpickle": ("lakeshore/functions/",),
     "apsw": ("lakeshore/planes/sqlite.py", "lakeshore/planes/sqlite_"),
     "psycopg": ("lakeshore/planes/postgres.py", "lakeshore/planes/postgres_"),

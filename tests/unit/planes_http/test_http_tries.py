@@ -291,7 +291,7 @@ def test_what_is_no_answer(field: Field, connect: Connect, step: Step, said: str
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 418, 422, 500, 501])
 def test_refusals_are_told_and_not_repeated(field: Field, connect: Connect, code: int) -> None:
     field.script["submit"] = [status(code, b"because"), status(200)]
-    with pytest.raises(DispatchError, match=f"{code}: because"):
+    with pytest.raises(DispatchError, match=rf"{code}\b.*: because"):
         connect(field).submit("gpu", b"e", id="a")
     assert len(field.posts("submit")) == 1
 

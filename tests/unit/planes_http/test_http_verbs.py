@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from lakeshore import (
     InvocationCancelled,
     InvocationFailed,
     Plane,
+    PlaneUnavailable,
     Queue,
     Submission,
     SyncQueue,
@@ -312,3 +314,27 @@ def test_closed(plane: HttpDispatch) -> None:
         plane.submit("gpu", b"e", id="a")
     with pytest.raises(DispatchError, match="was closed"):
         list(plane.journal_read("a"))
+
+
+def test_with_timeout_shares_all_but_the_patience(plane: HttpDispatch) -> None:
+    plane.submit("gpu", b"e", id="a")
+    quick = plane.with_timeout(0.5)
+    assert (quick.timeout, quick.namespace, quick._tries.line) == (0.5, "default", plane._tries.line)
+    assert plane.timeout != 0.5
+    assert quick.count("gpu") == 1
+    claimed = quick.claim("gpu", "w")
+    assert claimed is not None
+    plane.journal_append("a", None, b"f", worker_id="w", fence=claimed.fence)
+    with pytest.raises(ValueError, match="timeout"):
+        plane.with_timeout(-1)
+
+
+def test_with_timeout_gives_up_sooner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    plane = HttpDispatch(f"http://127.0.0.1:{port}", timeout=60)
+    began = time.monotonic()
+    with pytest.raises(PlaneUnavailable):
+        plane.with_timeout(0.2).queues()
+    assert time.monotonic() - began < 2
+    plane.close()

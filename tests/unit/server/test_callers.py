@@ -161,3 +161,8 @@ def test_names_in_paths_cannot_climb(served):
     assert served.get("/v1/namespaces/a%2Fb/queues").told["queues"] == {"gpu": {"queued": 1}}
     assert served.get("/v1/namespaces/a/b/queues").status_code == 404
     assert served.get("/v1/namespaces/%01lakeshore/queues").status_code == 400
+
+
+def test_a_refusal_names_the_token_that_is_wanted(shared_guarded):
+    answer = shared_guarded.ask("GET", "/metrics", None, token=shared_guarded.token("worker"))
+    assert "a worker token may not do this; it wants an admin token." in answer.told["error"]["message"]

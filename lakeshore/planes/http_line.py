@@ -1,0 +1,395 @@
+"""The pooled connections of a control plane's client. The only importer of httpx, at first construction.
+
+What the HTTP library raises ends here: a try comes out as an answer or as `Broken`, a value without the
+request (and so without the token) that its exceptions hold on to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from lakeshore.errors import DispatchError, PlaneUnavailable
+from lakeshore.planes.http_address import Address, Secret
+from lakeshore.planes.http_tries import BINARY, Answer, Broken, Line
+from lakeshore.planes.protocol import MSGPACK
+from lakeshore.version import __version__
+
+if TYPE_CHECKING:
+    import httpx
+
+_CONNECT_SECONDS: Final = 10.0
+_WRITE_SECONDS: Final = 60.0
+_PART: Final = 1024 * 1024
+_ERROR_PART: Final = 64 * 1024
+_ANSWER_LIMIT: Final = 1024 * 1024 * 1024
+_URLS_KEPT: Final = 256
+_SLOWEST: Final = 1024
+"""Bytes a second below which a body is given up."""
+
+
+class HttpxLine(Line):
+    """The pooled client of this process."""
+
+    def __init__(self, address: Address, secret: Secret) -> None:
+        self._address, self._secret = address, secret
+        self._closed = False
+        self._verify: ssl.SSLContext | bool | None = None
+        self._urls: dict[str, httpx.URL] = {}
+        self._client = self._connect()
+        self._pid = os.getpid()
+        self._inherited: list[httpx.Client] = []
+        self._tokenless: httpx.Client | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return self._address.url
+
+    def options(self) -> dict[str, Any]:
+        """Return what every client of this line is made with."""
+        if self._closed:
+            raise DispatchError("this HttpDispatch cannot be used: it was closed. Make a new one.")
+        return {
+            "headers": {"User-Agent": f"lakeshore/{__version__}", **self._secret.headers()},
+            "verify": self._verify,
+            "trust_env": not self._address.loopback,
+            "follow_redirects": False,
+        }
+
+    def _connect(self) -> httpx.Client:
+        import httpx
+
+        problem = ""
+        try:
+            if self._verify is None:
+                self._verify = _certificates() if self._address.secure else False
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0)
+            self._straight: httpx.HTTPTransport | None = None
+            if self._address.loopback:
+                self._straight = httpx.HTTPTransport(verify=self._verify, trust_env=False, limits=limits)
+            return httpx.Client(**self.options(), limits=limits, transport=self._straight)
+        except (
+            OSError,
+            ImportError,
+            ValueError,
+            httpx.InvalidURL,
+        ) as exc:  # a proxy's URL may hold a password
+            problem = type(exc).__name__
+        raise PlaneUnavailable(
+            f"HttpDispatch: the environment's certificates or proxy cannot be used ({problem}). "
+            "Check SSL_CERT_FILE, SSL_CERT_DIR, HTTP_PROXY, HTTPS_PROXY and ALL_PROXY."
+        )
+
+    def _mine(self) -> httpx.Client:
+        if self._pid != os.getpid():
+            # The pool's lock may have been held as the process forked; its sockets are the parent's.
+            self._inherited.append(self._client)
+            self._client = self._connect()
+            self._tokenless = None
+            self._pid = os.getpid()
+        if self._closed:
+            raise DispatchError("this HttpDispatch cannot be used: it was closed. Make a new one.")
+        return self._client
+
+    def _strange(self) -> httpx.Client:
+        """Return a client for another server's signed URLs: it has no token to give away."""
+        import httpx
+
+        if self._tokenless is None:
+            agent = {"User-Agent": f"lakeshore/{__version__}"}
+            self._tokenless = httpx.Client(headers=agent, verify=_certificates(), follow_redirects=False)
+        return self._tokenless
+
+    def close(self) -> None:
+        """Close every connection."""
+        if not self._closed:
+            client = self._mine()
+            self._closed = True
+            client.close()
+            if self._tokenless is not None:
+                self._tokenless.close()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        accept: str,
+        read_timeout: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer | Broken:
+        """Make one try and read its answer whole."""
+        opened = self.open(
+            method, path, content=content, accept=accept, read_timeout=read_timeout, headers=headers
+        )
+        if isinstance(opened, Broken):
+            return opened
+        with opened:
+            wanted = _ANSWER_LIMIT if opened.status < 400 and opened.media in BINARY else _ERROR_PART
+            parts: list[bytes] = []
+            size, began = 0, time.monotonic()
+            while size < wanted:
+                if time.monotonic() - began > read_timeout + size / _SLOWEST:
+                    return Broken(f"the answer came too slowly: {size:,} bytes so far", landed=True)
+                part = opened.read()
+                if isinstance(part, Broken):
+                    if opened.status < 400:
+                        return part
+                    break  # the status says enough
+                if part is None:
+                    break
+                parts.append(part)
+                size += len(part)
+            return Answer(opened.status, opened.headers, b"".join(parts))
+
+    def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        accept: str,
+        read_timeout: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpxBody | Broken:
+        """Make one try and return its answer, to be read in parts."""
+        import httpx
+
+        client = self._mine()
+        told = {"Accept": accept}
+        if accept != MSGPACK:
+            told["Accept-Encoding"] = "identity"  # a compressing proxy would hold frames back
+        body: bytes | Iterable[bytes] | None = content
+        if content is not None:
+            told |= {"Content-Type": MSGPACK, "Content-Length": str(len(content))}
+            if len(content) > _PART:
+                body = _parts(content)
+        seconds = max(read_timeout, 0.05)
+        limits = {"connect": min(_CONNECT_SECONDS, seconds), "read": seconds, "write": _WRITE_SECONDS}
+        limits["pool"] = seconds
+        told |= headers or {}
+        try:
+            if self._straight is not None and path.startswith("/"):
+                response = self._straight.handle_request(self._request(method, path, told, body, limits))
+            else:
+                away = not path.startswith("/")
+                url = path if away else self._address.url + path
+                client = self._strange() if away else client
+                timeout = httpx.Timeout(**limits)
+                request = client.build_request(method, url, headers=told, content=body, timeout=timeout)
+                response = client.send(request, stream=True)
+        except (httpx.HTTPError, OSError) as exc:
+            return self._broken(exc)
+        except RuntimeError:  # closed by another thread since
+            if not self._closed:
+                raise
+        else:
+            return HttpxBody(self, response)
+        self._mine()
+        raise AssertionError("a closed client answered")
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        told: Mapping[str, str],
+        body: bytes | Iterable[bytes] | None,
+        limits: Mapping[str, float],
+    ) -> httpx.Request:
+        """Return a request as the client would build it, less what is the same for every one.
+
+        To loopback there are no proxies, cookies, redirects or logins to see to, and a client's share of a
+        short request is most of its time.
+        """
+        import httpx
+
+        url = self._urls.get(path)
+        if url is None:
+            url = httpx.URL(self._address.url + path)
+            if len(self._urls) >= _URLS_KEPT:
+                self._urls.clear()
+            self._urls[path] = url
+        over = {name.lower().encode() for name in told}
+        fields = [
+            (b"Host", url.netloc),
+            *(pair for pair in self._client.headers.raw if pair[0].lower() not in over),
+        ]
+        fields += [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
+        extensions = {"timeout": limits}
+        if isinstance(body, bytes) or body is None:
+            stream = httpx.ByteStream(body or b"")
+            return httpx.Request(method, url, headers=fields, stream=stream, extensions=extensions)
+        return httpx.Request(method, url, headers=fields, content=body, extensions=extensions)
+
+    def _broken(self, exc: Exception) -> Broken:
+        import httpx
+
+        why = self._secret.scrub(str(exc)) or "no reason given"
+        certificate = "CERTIFICATE_VERIFY_FAILED" in why
+        unsent = isinstance(
+            exc, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+        )
+        hopeless = isinstance(exc, (httpx.UnsupportedProtocol, httpx.LocalProtocolError))
+        if certificate:
+            why += ". Set SSL_CERT_FILE to the certificate of the authority that signed it"
+        return Broken(
+            f"{type(exc).__name__}: {why}",
+            landed=not (unsent or hopeless),
+            hopeless=hopeless or certificate,
+            silent=isinstance(exc, httpx.ReadTimeout),
+        )
+
+
+class HttpxBody:
+    """An answer whose body is read in parts."""
+
+    def __init__(self, line: HttpxLine, response: httpx.Response) -> None:
+        self._line, self._response = line, response
+        self.status = response.status_code
+        self.headers = _read_headers(response)
+        self._parts = response.iter_bytes()
+
+    def __enter__(self) -> HttpxBody:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def media(self) -> str:
+        """The media type without parameters."""
+        return self.headers.get("content-type", MSGPACK).partition(";")[0].strip().lower()
+
+    def read(self) -> bytes | Broken | None:
+        """Return the next part; None at a clean end."""
+        import httpx
+
+        try:
+            return next(self._parts, None)
+        except (httpx.HTTPError, httpx.StreamError, OSError) as exc:
+            return self._line._broken(exc)
+
+    def close(self) -> None:
+        """Give the connection back, or up where the body was not read to its end."""
+        import httpx
+
+        with contextlib.suppress(httpx.HTTPError, OSError):  # it is given up either way
+            self._response.close()
+
+
+class AsyncLine:
+    """As `HttpxLine`, awaited: a connection for each wait, so that nothing stays open when its loop ends."""
+
+    def __init__(self, line: HttpxLine) -> None:
+        self._line = line
+
+    async def send(
+        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+    ) -> Answer | Broken:
+        """Make one try and read its answer whole."""
+        opened = await self.open(method, path, content=content, accept=accept, read_timeout=read_timeout)
+        if isinstance(opened, Broken):
+            return opened
+        try:
+            parts: list[bytes] = []
+            size = 0
+            while size < (_ANSWER_LIMIT if opened.status < 400 and opened.media in BINARY else _ERROR_PART):
+                part = await opened.read()
+                if isinstance(part, Broken):
+                    if opened.status < 400:
+                        return part
+                    break  # the status says enough
+                if part is None:
+                    break
+                parts.append(part)
+                size += len(part)
+            return Answer(opened.status, opened.headers, b"".join(parts))
+        finally:
+            await opened.close()
+
+    async def open(
+        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+    ) -> AsyncBody | Broken:
+        """Make one try and return its answer, to be read in parts."""
+        import httpx
+
+        client = httpx.AsyncClient(**self._line.options())
+        seconds = max(read_timeout, 0.05)
+        timeout = httpx.Timeout(
+            connect=min(_CONNECT_SECONDS, seconds), read=seconds, write=_WRITE_SECONDS, pool=seconds
+        )
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        if content is not None:
+            headers["Content-Type"] = MSGPACK
+        try:
+            request = client.build_request(
+                method, self._line.url + path, headers=headers, content=content, timeout=timeout
+            )
+            response = await client.send(request, stream=True)
+        except (httpx.HTTPError, OSError) as exc:
+            await client.aclose()
+            return self._line._broken(exc)
+        except BaseException:
+            await client.aclose()
+            raise
+        return AsyncBody(self._line, client, response)
+
+
+class AsyncBody:
+    """An answer whose body is awaited in parts."""
+
+    def __init__(self, line: HttpxLine, client: httpx.AsyncClient, response: httpx.Response) -> None:
+        self._line, self._client, self._response = line, client, response
+        self.status = response.status_code
+        self.headers = _read_headers(response)
+        self._parts = response.aiter_bytes()
+
+    @property
+    def media(self) -> str:
+        """The media type without parameters."""
+        return self.headers.get("content-type", MSGPACK).partition(";")[0].strip().lower()
+
+    async def read(self) -> bytes | Broken | None:
+        """Return the next part; None at a clean end."""
+        import httpx
+
+        try:
+            return await anext(self._parts, None)
+        except (httpx.HTTPError, httpx.StreamError, OSError) as exc:
+            return self._line._broken(exc)
+
+    async def close(self) -> None:
+        """Give the connection up."""
+        import httpx
+
+        with contextlib.suppress(httpx.HTTPError, OSError):  # it is given up either way
+            await self._response.aclose()
+        await self._client.aclose()
+
+
+def _read_headers(response: httpx.Response) -> dict[str, str]:
+    """Return the headers by lower-case name; what came twice is joined, as HTTP has it."""
+    read: dict[str, str] = {}
+    for raw, value in response.headers.raw:
+        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        read[name] = f"{read[name]}, {text}" if name in read else text
+    return read
+
+
+def _parts(content: bytes) -> Iterator[bytes]:
+    for start in range(0, len(content), _PART):
+        yield content[start : start + _PART]
+
+
+def _certificates() -> ssl.SSLContext:
+    import certifi
+
+    env = os.environ
+    file, folder = env.get("SSL_CERT_FILE"), env.get("SSL_CERT_DIR")
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
