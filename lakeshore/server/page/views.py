@@ -7,9 +7,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lakeshore import wire
-from lakeshore.errors import UnpackError
 from lakeshore.planes.contract import check_id, check_name
+from lakeshore.planes.names import name_of
 from lakeshore.planes.store_within import Within
 from lakeshore.server.answers import Refusal
 from lakeshore.states import TERMINAL, State
@@ -117,15 +116,8 @@ def _listed(plane: Within, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name(plane: Within, id: str) -> str:
     """Return what a job is called: its own name, else its function's; empty for a plain payload."""
-    data = plane.envelope(id)
-    if data is None or len(data) > _NAMED:
-        return ""
-    try:
-        envelope = wire.Envelope.from_bytes(data)
-    except UnpackError:
-        return ""
-    named = envelope.cfg.get("name") or envelope.fn.get("qualname")
-    return short(named, 80) if isinstance(named, str) else ""
+    name = name_of(plane, id, most=_NAMED)
+    return "" if name is None else short(name, 80)
 
 
 # -- texts ----------------------------------------------------------------------
