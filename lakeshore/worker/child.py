@@ -31,6 +31,9 @@ from lakeshore.worker.outcomes import Done, Failed
 
 _PR_SET_PDEATHSIG: Final = 1
 _PRINT_WAIT: Final = 1.0
+_SEND_BYTES: Final = 64 * 1024
+"""What may wait on the line to the parent: a body that yields faster than frames are committed is held back
+by it, so that its readers see what is new; with three times as much they are nearly twice as late."""
 
 
 class SignalGuard(Guard):
@@ -309,4 +312,5 @@ def main(descriptor: int, parent: int) -> None:
     faulthandler.enable(all_threads=False)
     display.install(output.sink)
     sock = socket.socket(fileno=descriptor)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     Child(sock, life).serve()
