@@ -125,6 +125,24 @@ class Within(Store):
         rows = self._read(lambda tx: tx.rows("holder", {"ns": self._ns, "id": inv_id}))
         return Holder(*rows[0]) if rows else None
 
+    def look(self, inv_id: str) -> dict[str, Any] | None:
+        """Return the row as `invocations` lists it, without its result; None where there is none."""
+        params = {"ns": self._ns, "id": check_id(inv_id)}
+
+        def work(tx: Transaction) -> list[tuple[Any, ...]]:
+            place = tx.rows("place", params)
+            if not place:
+                return []
+            newest = {"queue": None, "state": None, "limit": 1, "window": 2, "before": place[0][0] + 1}
+            return tx.rows("list", {**params, **newest})
+
+        rows = self._read(work)
+        if not rows or rows[0][0] != inv_id:
+            return None
+        shown = self._shown(rows[0])
+        del shown["result"]
+        return shown
+
     def is_ended(self, inv_id: str) -> bool:
         """Whether an invocation has ended, or does not exist; its result is not read."""
         found = self.holder(inv_id)

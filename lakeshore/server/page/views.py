@@ -64,13 +64,13 @@ def _found(plane: Within, text: str, queues: list[str]) -> list[dict[str, Any]]:
     """Return the jobs whose id is or begins with `text`, or whose key it is; newest first."""
     found: dict[str, dict[str, Any]] = {}
     try:
-        row = plane.get(check_id(text))
+        row = plane.look(check_id(text))
         if row is not None:
             return [row]
     except ValueError:
         pass  # no id, perhaps a key
     for id in plane.keyed(check_name(text, "find"), queues):
-        row = plane.get(id)
+        row = plane.look(id)
         if row is not None:
             found[id] = row
     for row in plane.invocations(limit=_LOOK_AT):
@@ -89,7 +89,7 @@ def job(plane: Within, id: str) -> dict[str, Any]:
     Refusal
         When there is none of this id here (404).
     """
-    row = plane.get(check_id(id))
+    row = plane.look(check_id(id))
     if row is None:
         raise Refusal("not_found", f"no job {id[:140]!r} in this namespace. Check the id and the namespace.")
     return {

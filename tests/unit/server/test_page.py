@@ -149,3 +149,20 @@ def test_the_page_has_its_files_and_no_others(served: Served) -> None:
         assert answer.headers["x-content-type-options"] == "nosniff"
     for path in ("/page/shell.html", "/page/../page.css", "/page/%2e%2e/views.py"):
         assert served.get(path).status_code == 404
+
+
+def test_a_job_is_looked_at_without_its_result(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for id in ("before", "a", "after"):
+        served.plane.submit("gpu", b"e", id=id)
+    claimed = served.plane.claim_many("gpu", "w", 2)[1]
+    served.plane.ack(claimed.id, "w", result=b"r" * 1000, fence=claimed.fence)
+    within = served.app.serving.plane("default")
+    row = served.plane.get("a")
+    assert row is not None
+    assert row.pop("result") == b"r" * 1000
+    assert within.look("a") == row
+    assert within.look("nobody") is None
+    assert served.app.serving.plane("other").look("a") is None
+    monkeypatch.setattr(type(within), "get", None)
+    assert "after" in view(served, "job=after").text
+    assert "before" in view(served, "find=before").text
