@@ -6,6 +6,7 @@ First the `postgres` of this machine, else the one that the wheel pixeltable-pgs
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import pwd
@@ -64,7 +65,8 @@ class Server:
         return self.dsn(name)
 
     def remove(self) -> None:
-        self.stop()
+        with contextlib.suppress(AssertionError):  # a test may have stopped it
+            self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

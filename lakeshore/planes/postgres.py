@@ -25,8 +25,6 @@ from lakeshore.planes.postgres_connection import CLASHES, Connection, is_away, u
 from lakeshore.planes.postgres_database import Database
 from lakeshore.planes.store import Store
 
-RIDE_OUT = 30.0
-"""How long a call tries again while the database is away, seconds; a restart takes less."""
 _CLASHES = 50
 _PAUSE = (0.05, 0.4)
 
@@ -106,7 +104,7 @@ class PostgresDispatch(Store):
     def _write(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
         def attempt(database: Database) -> T:
             with database.connection(writing=True) as tx:
-                answer = self._transact(database, tx, work, durable)
+                answer = self._transact(database, tx, work)
                 topics = tx.topics
             if topics:
                 self._bells.ring(list(dict.fromkeys(topics)))
@@ -122,10 +120,10 @@ class PostgresDispatch(Store):
         return self._again_and_again(attempt)
 
     def _transact(
-        self, database: Database, tx: Connection, work: Callable[[Transaction], T], durable: bool
+        self, database: Database, tx: Connection, work: Callable[[Transaction], T], *, making: bool = False
     ) -> T:
         asked = time.monotonic()
-        theirs, mono = tx.begin(durable=durable)
+        theirs, mono = tx.begin(making=making)
         database.heard(theirs, mono, mono - asked)
         try:
             answer = work(tx)
@@ -138,17 +136,22 @@ class PostgresDispatch(Store):
         except psycopg.Error as error:
             if not is_away(error):
                 raise
-            if not self._was_committed(database, tx.xid, error):
+            if not self._was_committed(database, tx, error):
                 raise
         return answer
 
-    def _was_committed(self, database: Database, xid: str | None, lost: psycopg.Error) -> bool:
-        """Ask, over another connection, what became of a transaction whose COMMIT was not answered."""
-        end = time.monotonic() + RIDE_OUT
+    def _was_committed(self, database: Database, broken: Connection, lost: psycopg.Error) -> bool:
+        """Ask, over another connection, what became of a transaction whose COMMIT was not answered.
+
+        After a crash of the server a "committed" may be another's; then the work is run again, as a caller
+        would repeat it: ids and fences answer it, a claim that was made lapses, a frame may stand twice.
+        """
+        asked = {"xid": broken.xid, "span": broken.span}
+        end = time.monotonic() + postgres_database.RIDE_OUT
         while True:
             try:
                 with database.connection(writing=False) as tx:
-                    (fate,) = tx.rows("fate", {"xid": xid})[0]
+                    fate, crashed = tx.rows("fate", asked)[0]
             except said.DataError:  # another server took over, which never saw it
                 return False
             except psycopg.Error as error:
@@ -157,16 +160,16 @@ class PostgresDispatch(Store):
                         f"{self._address} went away during a commit, and whether it was made cannot be "
                         "asked. Look whether it was (get, count), then go on."
                     ) from lost
-                fate = "in progress"
+                fate, crashed = "in progress", False
             if fate != "in progress":
-                return bool(fate == "committed")
+                return bool(fate == "committed" and not crashed and broken.span)
             if time.monotonic() > end:
                 raise unavailable(self._address, lost) from lost
             time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - only spreads the tries
 
     def _again_and_again(self, attempt: Callable[[Database], T]) -> T:
         """Attempt until it is through; each attempt that failed has left nothing behind."""
-        end, clashes = None, 0
+        end, clashes = time.monotonic() + postgres_database.RIDE_OUT, 0
         while True:
             if self._closed:
                 raise DispatchError(f"{self!r} cannot be used: {self._closed}. Make a new PostgresDispatch.")
@@ -186,10 +189,7 @@ class PostgresDispatch(Store):
                     raise unavailable(self._address, error) from error
                 time.sleep(random.uniform(0, 0.001 * min(clashes, 20)))  # noqa: S311 - as above
             except psycopg.Error as error:
-                if not is_away(error):
-                    raise unavailable(self._address, error) from error
-                end = end or time.monotonic() + RIDE_OUT
-                if time.monotonic() > end:
+                if not is_away(error) or time.monotonic() > end:
                     raise unavailable(self._address, error) from error
                 database.drop_dead()
                 time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - as above
@@ -211,4 +211,4 @@ class PostgresDispatch(Store):
             version = postgres_schema.version_of(tx, self._address)
             if version.found and not version.pending:
                 return
-            self._transact(database, tx, lambda _: postgres_schema.make(tx, self._address), True)
+            self._transact(database, tx, lambda _: postgres_schema.make(tx, self._address), making=True)

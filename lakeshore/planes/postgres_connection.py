@@ -58,16 +58,19 @@ class Connection(Transaction):
         self._cursor = raw.cursor(binary=True)
         self._clock = clock
         self.xid: str | None = None
+        self.span: str | None = None
 
-    def begin(self, *, durable: bool) -> tuple[float, float]:
+    def begin(self, *, making: bool = False) -> tuple[float, float]:
         """Begin a transaction; returns the database's clock, and this machine's monotonic one beside it."""
         asked = time.monotonic()
-        cursor = self.raw.execute(self._sql["begin" if durable else "begin_lazy"])
+        cursor = self.raw.execute(self._sql["begin_making" if making else "begin"])
         while cursor.nextset():
             pass
         row = cursor.fetchone()
         assert row is not None
-        self.xid = str(row[0])
+        self.xid, self.span = str(row[0]), row[2]
+        if self.span is None:
+            self.rows("new_span", {})  # the first write since the server crashed
         return float(row[1]), (asked + time.monotonic()) / 2
 
     def commit(self) -> None:

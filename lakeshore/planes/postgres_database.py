@@ -18,6 +18,7 @@ import psycopg_pool
 from psycopg import conninfo
 from psycopg.types.numeric import Int8Dumper
 
+from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import postgres_statements
 from lakeshore.planes.postgres_address import Address
 from lakeshore.planes.postgres_bells import PostgresBelfry
@@ -25,10 +26,10 @@ from lakeshore.planes.postgres_connection import Connection
 
 POOL = 8
 """The most connections a process opens to one database, beside the one that listens."""
-WAIT_SECONDS = 30.0
-"""How long a call waits for one of them."""
-_SESSION = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off -c lock_timeout=30s \
--c idle_in_transaction_session_timeout=60s"
+RIDE_OUT = 30.0
+"""How long a call tries again while the database is away, or waits for a connection, seconds."""
+_SESSION = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
+-c plan_cache_mode=force_generic_plan -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
 """A queue's statistics are old as soon as they are made: whatever they say, the indexes are in the order that
 a claim asks for. A process that is stopped amid a transaction does not keep its locks for ever."""
 _DRIFT = 0.001
@@ -99,10 +100,19 @@ class Database:
         Raises
         ------
         psycopg.Error
-            When none can be had within `WAIT_SECONDS`.
+            When none can be had within `RIDE_OUT`.
+        PlaneUnavailable
+            When all are in use that long.
         """
         pool = self._opened()
-        raw = pool.getconn(WAIT_SECONDS)
+        try:
+            raw = pool.getconn(RIDE_OUT)
+        except psycopg_pool.PoolTimeout as error:
+            self.check()  # when the database is away this says why
+            raise PlaneUnavailable(
+                f"{self.address}: all {POOL} connections of this process have been busy for {RIDE_OUT:g} s. "
+                "Use fewer threads, or look for a lock that is held in pg_stat_activity."
+            ) from error
         try:
             yield Connection(raw, writing=writing, clock=self.now)
         finally:

@@ -27,7 +27,7 @@ _NOW = ("now", "mono")
 _OFF = ("until", "not_before", "cut")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _COMMENT = re.compile(r"--[^\n]*\n?")
-_TABLE = re.compile(r"(?<![:\w.])(invocation|payload|journal|frame|worker|schema_version|exponent)\b")
+_TABLE = re.compile(r"(?<![:\w.])(invocation|payload|journal|frame|worker|schema_version|span|exponent)\b")
 
 
 @cache

@@ -78,6 +78,8 @@ CREATE TABLE worker (
     PRIMARY KEY (ns, worker_id, queue)
 );
 CREATE TABLE schema_version (version bigint NOT NULL);
+-- The time from one crash of the server to the next: a crash empties an UNLOGGED table, a restart does not.
+CREATE UNLOGGED TABLE span (one boolean PRIMARY KEY DEFAULT true CHECK (one), id text NOT NULL);
 -- (priority - top) / temperature for a draw. Here an overflow or underflow is an error, so what is near neither
 -- is divided: below -10000 exp() is 0 anyway; beyond 4e307 halves are taken, whose difference is always finite.
 CREATE FUNCTION exponent(priority float8, top float8, temperature float8) RETURNS float8
@@ -124,13 +126,15 @@ SELECT pg_advisory_xact_lock(7809632846571365);
 
 -- name: begin
 -- One message begins the transaction, names it (so that a COMMIT whose answer was lost can be asked about), and
--- reads the clock.
-BEGIN; SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8;
+-- reads the clock. All commits wait for the disk: a crash must not take back a seq that a reader has seen.
+BEGIN; SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8, (SELECT id FROM span);
 
--- name: begin_lazy
--- As begin, for what a power cut may take: nobody waits for the disk.
-BEGIN; SET LOCAL synchronous_commit = off;
-SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8;
+-- name: begin_making
+-- As begin, where there may be no tables yet.
+BEGIN; SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8, '';
+
+-- name: new_span
+INSERT INTO span (id) VALUES (gen_random_uuid()::text) ON CONFLICT DO NOTHING;
 
 -- name: commit
 COMMIT;
@@ -139,8 +143,9 @@ COMMIT;
 ROLLBACK;
 
 -- name: fate
--- What became of a transaction whose COMMIT was not answered: committed, aborted, in progress, or NULL.
-SELECT pg_xact_status(:xid::text::xid8);
+-- What became of a transaction whose COMMIT was not answered: committed, aborted, in progress, or NULL; and
+-- whether the server crashed since: then another transaction may have been given the same number.
+SELECT pg_xact_status(:xid::text::xid8), :span IS DISTINCT FROM (SELECT id FROM span);
 
 -- name: clock
 SELECT extract(epoch FROM clock_timestamp())::float8;
