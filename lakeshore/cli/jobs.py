@@ -260,7 +260,12 @@ def list_workers(plane: Plane, queue: Queue = None, json: Json = False) -> None:
 @on_plane
 def prune(
     plane: Plane,
-    older_than: Annotated[str, typer.Option(metavar="AGE", help="Since they ended: 30d, 12h, 90m, 3600.")],
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE", help="Since they ended: 30d, 12h, 90m, 45s.", show_default="30d, of --dry-run only"
+        ),
+    ] = None,
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -282,14 +287,16 @@ def prune(
         raise typer.BadParameter(
             f"--state {min(states - TERMINAL)!r}: wants one of {', '.join(sorted(TERMINAL))}"
         )
-    age = seconds(older_than)
-    assert age is not None
+    if older_than is None and not dry_run:
+        raise typer.BadParameter("prune: say how long ago they ended, as --older-than 30d.")
+    age = _age(older_than or "30d")
     if dry_run:
         count = _prunable(plane, states, time.time() - age, quiet=json)
         if json:
             tables.value({"deleted": 0, "would_delete": count}, json=True)
         else:
-            typer.echo(f"{count} job{'' if count == 1 else 's'} would be deleted")
+            asked = "" if older_than else ": they ended more than 30d ago"
+            typer.echo(f"{count} job{'' if count == 1 else 's'} would be deleted{asked}")
         return
     deleted, more = 0, True
     with bar("deleting", quiet=json) as shown:
@@ -301,6 +308,18 @@ def prune(
         tables.value({"deleted": deleted}, json=True)
     else:
         typer.echo(f"{deleted} job{'' if deleted == 1 else 's'} deleted")
+
+
+def _age(text: str) -> float:
+    """Read an age in seconds; one without its unit might be meant in days, and what is deleted is gone."""
+    bare = text.strip()
+    if bare.replace(".", "", 1).isdecimal() and float(bare) > 0:
+        raise typer.BadParameter(
+            f"--older-than {text!r}: of what? Write the unit: {bare}d (days), {bare}h, {bare}m or {bare}s."
+        )
+    age = seconds(bare)
+    assert age is not None
+    return age
 
 
 def _prunable(plane: Plane, states: set[str], before: float, *, quiet: bool) -> int:

@@ -184,7 +184,22 @@ def test_prune_can_be_tried_first(home, store, capsys):
     assert json.loads(capsys.readouterr().out) == {"deleted": 0, "would_delete": 1}
     assert run(["prune", "--older-than", "1d", "--dry-run", "--plane", str(home)]) == 0
     assert capsys.readouterr().out == "0 jobs would be deleted\n"
+    assert run(["prune", "--dry-run", "--plane", str(home)]) == 0
+    assert capsys.readouterr().out == "0 jobs would be deleted: they ended more than 30d ago\n"
     assert len(store.invocations()) == 4
+
+
+@pytest.mark.parametrize("age", ["30", "0.5", " 3600 "])
+def test_prune_refuses_an_age_without_a_unit(home, store, capsys, age):
+    q = SyncQueue("gpu", dispatch=store)
+    q.submit(thunk(int, "7"))
+    run_worker(q, once=True)
+    for more in ([], ["--dry-run"], ["--json"]):
+        assert run(["prune", "--older-than", age, "--plane", str(home), *more]) == 2
+        assert f"{age.strip()}d" in capsys.readouterr().err
+    assert run(["prune", "--plane", str(home)]) == 2
+    assert "--older-than 30d" in capsys.readouterr().err
+    assert len(store.invocations()) == 1
 
 
 def test_json_says_each_value_without_loss():
