@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from lakeshore.errors import DispatchError
 from lakeshore.planes import protocol
-from lakeshore.planes.contract import check_number
 from lakeshore.planes.http_counts import Counts
 from lakeshore.planes.http_steps import Ask, Rest, Steps, rest
 from lakeshore.planes.http_tries import HOLD_MARGIN, Answer, Broken, Refused, Reply, Setback, Tries
@@ -33,22 +31,6 @@ class Asking:
     def timeout(self) -> float:
         """Seconds for which a verb tries to reach the control plane."""
         return self._tries.timeout
-
-    def with_timeout(self, seconds: float) -> Self:
-        """Return the same plane with another patience, for a look that is not worth half a minute.
-
-        It shares this one's connections: closing either closes both.
-
-        Parameters
-        ----------
-        seconds : float
-            As the `timeout` of the class.
-        """
-        made = object.__new__(type(self))
-        made.__dict__.update(vars(self))
-        made._tries = copy.copy(self._tries)
-        made._tries.timeout = check_number(seconds, "timeout", minimum=0)
-        return made
 
     @property
     def _journals(self) -> Counts:
