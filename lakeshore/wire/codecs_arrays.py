@@ -1,5 +1,7 @@
 """numpy on the wire: arrays (1) and scalars (17), raw bytes in C order, a dtype bit for bit or refused.
 
+What lies between the values (padding) is memory that nobody has written: it travels as zeros.
+
 The body is packed [dtype, shape, raw bytes]. dtype is `dtype.str`, or for a structured array its `descr`:
 a list of [name, dtype] or [name, dtype, shape], padding as an entry without a name, a titled field's name as
 [title, name].
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +48,7 @@ def encoder(kind: type) -> tuple[int, Callable[[Any], bytes]] | None:
 def encode_array(value: np.ndarray[Any, Any]) -> bytes:
     """Return the body of an array of any layout."""
     text = _dtype_text(value.dtype)
-    return plain_packb([text, list(value.shape), value.tobytes()])
+    return plain_packb([text, list(value.shape), _bare(value).tobytes()])
 
 
 def decode_array(body: bytes) -> np.ndarray[Any, Any]:
@@ -56,9 +59,45 @@ def decode_array(body: bytes) -> np.ndarray[Any, Any]:
         raise ValueError("an array's shape wants ints of 0 or more")
     if type(raw) is not bytes or math.prod(shape) * dtype.itemsize != len(raw) or dtype.itemsize == 0:
         raise ValueError("an array's shape and dtype do not match its bytes")
-    array = np.frombuffer(raw, dtype).reshape(shape).copy()
+    read = np.frombuffer(raw, dtype).reshape(shape)
+    array = _bare(read)
+    if array is read:
+        array = read.copy()
     _check_values(array)
     return array
+
+
+def _bare(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the array, or where its dtype has padding, a copy in which that is zero."""
+    if array.dtype.names is None and array.dtype.char not in "gG":
+        return array
+    bare = np.zeros(array.shape, array.dtype)
+    _copy_values(bare, array)
+    return bare
+
+
+def _copy_values(to: np.ndarray[Any, Any], of: np.ndarray[Any, Any]) -> None:
+    """Copy value by value: numpy may copy an array as a block of memory, padding and all."""
+    if of.dtype.names is None and of.dtype.char in "gG" and np.finfo(np.longdouble).nmant == 63:
+        parts = _x87_parts(of.dtype)
+        to, of = to.view(parts), of.view(parts)
+    if of.dtype.names is None:
+        to[...] = of
+    else:
+        for name in of.dtype.names:
+            _copy_values(to[name], of[name])
+
+
+def _x87_parts(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return which bytes of a long double of the x87 are its value: 10 of 12 or 16, of each half."""
+    halves = 1 if dtype.kind == "f" else 2
+    size = dtype.itemsize // halves
+    first = 0 if dtype.isnative == (sys.byteorder == "little") else size - 10
+    offsets = [first + size * half for half in range(halves)]
+    table: Any = {"names": ["a", "b"][:halves], "formats": ["V10"] * halves, "offsets": offsets}
+    table["itemsize"] = dtype.itemsize
+    parts: np.dtype[Any] = np.dtype(table)
+    return parts
 
 
 def _check_values(array: np.ndarray[Any, Any]) -> None:

@@ -48,6 +48,32 @@ def test_arrays_are_writable_and_their_own():
     assert unpack(data)["a"].tolist() == [0, 0, 0]
 
 
+PADDED = np.dtype({"names": ["a", "b"], "formats": ["i1", "f8"], "offsets": [0, 8], "itemsize": 64})
+
+
+# What lies between the values is memory that nobody has written: of another array, a token, a file
+@pytest.mark.parametrize(
+    ("dtype", "bytes_of_values"),
+    [
+        (PADDED, 9),
+        (np.dtype([("x", PADDED, (2, 3)), ("y", "i4")]), 58),
+        (np.dtype([("x", [("z", PADDED)])]), 9),
+        (np.dtype("g"), (np.finfo("g").nmant == 63 and 10) or np.dtype("g").itemsize),
+        (np.dtype("G").newbyteorder(), (np.finfo("g").nmant == 63 and 20) or np.dtype("G").itemsize),
+    ],
+    ids=["struct", "array of structs", "struct of structs", "long double", "complex long double, swapped"],
+)
+def test_padding_travels_as_zeros(dtype, bytes_of_values):
+    memory = np.frombuffer(bytearray(b"\xee" * dtype.itemsize * 6), dtype)
+    for sent in (memory, memory[::2], memory.reshape(2, 3).T, memory[:0], memory[0]):
+        packed = pack(sent)
+        assert packed.count(b"\xee") == np.size(sent) * bytes_of_values
+        got = unpack(packed)
+        assert (got.dtype, np.shape(got)) == (sent.dtype, np.shape(sent)) and pack(got) == packed
+        assert np.ndim(sent) == 0 or (got.flags.writeable and got.flags.owndata)
+    assert memory.tobytes().count(b"\xee") == dtype.itemsize * 6
+
+
 # WC-08: array subclasses lost what they add
 def test_array_subclasses_are_refused_by_name_and_the_fix_works():
     masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
