@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Protocol, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from lakeshore.codebase.archive import Entry, pack
 from lakeshore.codebase.names import Names
@@ -60,6 +60,14 @@ def job_key(inv_id: str, full: str) -> str:
     if name.startswith(".") or len(name) > 200:
         name = f"id-{hashlib.sha256(inv_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return f"{name}/{full}"
+
+
+def job_of(key: str) -> str | None:
+    """Return the id of the job whose key in `JOBS` this is; None where the key does not tell."""
+    name = key.partition("/")[0]
+    id = unquote(name)
+    is_told = bool(id) and not id.startswith("id-") and job_key(id, "") == f"{name}/"
+    return id if is_told else None
 
 
 def publish(channel: Channel, inv_id: str, root: Path, keys: Iterable[str]) -> None:

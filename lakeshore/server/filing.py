@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lakeshore.server.answers import Refusal
 from lakeshore.server.shelf import Shelf
@@ -21,6 +21,7 @@ OBJECT_BYTES: Final = 64 * 1024 * 1024 * 1024
 """What one file may have unless its URL says less."""
 _LEFT_SECONDS: Final = 7 * 86400.0
 _TIDY_SECONDS: Final = 3600.0
+_SWEEP_SECONDS: Final = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,15 @@ class Filing:
 
     def publish(self, place: Place, file: Path, size: int, digest: str, media: str) -> Record:
         """Make a scratch file the content of a key."""
-        if self.shelf.size(place.content(digest)) != size:
-            self.shelf.put(place.content(digest), file)
+        content = place.content(digest)
+        if not (self.shelf.size(content) == size and self.shelf.keep(content)):
+            self.shelf.put(content, file)
         return self._record(place, Record(digest, size, media, time.time()))
 
     def known(self, place: Place, total: int, digest: str, media: str) -> Record | None:
         """Give a key a content that its namespace has already; None where it has not."""
-        if self.shelf.size(place.content(digest)) != total:
+        content = place.content(digest)
+        if self.shelf.size(content) != total or not self.shelf.keep(content):
             return None
         return self._record(place, Record(digest, total, media, time.time()))
 
@@ -96,6 +99,48 @@ class Filing:
             file.write_text(json.dumps(told), "utf-8")
             self.shelf.put(place.record, file)
         return record
+
+    # -- what is not wanted any more ----------------------------------------------
+
+    def sweep(self, ns: str, is_gone: Callable[[str, str], bool], *, seconds: float = _SWEEP_SECONDS) -> int:
+        """Remove the keys that `is_gone` (storage, key) says are wanted no more, and contents without a key.
+
+        Parameters
+        ----------
+        seconds : float
+            What was stored so lately stays, whatever is said of it: its job, or its key, may be on the way.
+
+        Returns
+        -------
+        int
+            The bytes that were freed.
+        """
+        room = _hash("ns", ns)
+        self.shelf.tidy(f"{room}/uploads", _LEFT_SECONDS)
+        for name in self.shelf.old(f"{room}/keys", seconds):
+            told = self._told(f"{room}/keys/{name}")
+            if told is not None and is_gone(told["storage"], told["key"]):
+                self.shelf.remove(f"{room}/keys/{name}", seconds)
+        lone = {
+            digest: size
+            for n in range(256)
+            for digest, size in self.shelf.old(f"{room}/contents/{n:02x}", seconds).items()
+        }
+        if lone:  # looked for before the keys are read: a key that is written meanwhile keeps its content
+            for name in self.shelf.names(f"{room}/keys"):
+                told = self._told(f"{room}/keys/{name}")
+                lone.pop("" if told is None else told["digest"], None)
+        freed = 0
+        for digest, size in lone.items():
+            freed += size if self.shelf.remove(f"{room}/contents/{digest[:2]}/{digest}", seconds) else 0
+        return freed
+
+    def _told(self, record: str) -> dict[str, Any] | None:
+        try:
+            told: dict[str, Any] = json.loads(b"".join(self.shelf.parts(record)))
+        except FileNotFoundError:
+            return None  # removed since
+        return told
 
     # -- uploads in parts -------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from lakeshore.server.metrics import Metrics
 from lakeshore.server.options import Options
 
 T = TypeVar("T")
+_log = logging.getLogger("lakeshore.server")
 EVERYONE: Final = frozenset({"producer", "worker", "admin"})
 PRODUCERS: Final = frozenset({"producer", "admin"})
 WORKERS: Final = frozenset({"worker", "admin"})
@@ -119,6 +121,9 @@ class Serving:
         self.hearing = Hearing(engine)
         self.metrics = Metrics(self)
         self.started_at = time.time()
+        self.every_so_often: list[Callable[[], None]] = [
+            functools.partial(self.notes.forget, older_than=_FORGET_SECONDS)
+        ]
         self._planes: dict[str, Within] = {}
         self._streams: dict[str, int] = {}
         self._writers: ThreadPoolExecutor | None = None
@@ -157,8 +162,11 @@ class Serving:
     async def _forget_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(_FORGET_EVERY)
-            with contextlib.suppress(DispatchError):  # the store is away; there is time
-                await self.write(self.notes.forget, older_than=_FORGET_SECONDS)
+            for chore in self.every_so_often:
+                try:
+                    await self.write(chore)
+                except (DispatchError, OSError, ValueError) as exc:  # the store is away, say; there is time
+                    _log.warning("what is old was not removed (%s: %s)", type(exc).__name__, exc)
 
     # -- the store --------------------------------------------------------------
 

@@ -52,6 +52,18 @@ class Shelf(Protocol):
         """Remove what stands in a folder unchanged for so long."""
         ...
 
+    def keep(self, name: str) -> bool:
+        """Make an object as new, so that no sweep takes it for old; False where there is none."""
+        ...
+
+    def old(self, folder: str, seconds: float) -> dict[str, int]:
+        """Return the objects of a folder that stand unchanged for so long, with their bytes."""
+        ...
+
+    def remove(self, name: str, seconds: float) -> bool:
+        """Remove an object unless it changed within `seconds`; False where it stays, or is gone."""
+        ...
+
 
 def shelf_at(place: str | Path) -> Shelf:
     """Return the shelf at a folder or an fsspec URL.
@@ -134,6 +146,30 @@ class Folder:
                     shutil.rmtree(place / name, ignore_errors=True)
                 else:
                     (place / name).unlink(missing_ok=True)
+
+    def keep(self, name: str) -> bool:
+        """Set a file's time to now."""
+        try:
+            os.utime(self._base / name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def old(self, folder: str, seconds: float) -> dict[str, int]:
+        """Return the files of a folder that are old."""
+        found = self.names(folder)
+        return {name: found[name] for name in self._old(self._base / folder, seconds) if name in found}
+
+    def remove(self, name: str, seconds: float) -> bool:
+        """Remove a file that is old."""
+        path = self._base / name
+        try:
+            if time.time() - path.stat().st_mtime < seconds:
+                return False
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
     @staticmethod
     def _old(place: Path, seconds: float) -> list[str]:
@@ -223,6 +259,18 @@ class Remote:
 
     def tidy(self, folder: str, seconds: float) -> None:
         """Leave that to the bucket's lifecycle rules: its times are not ours."""
+
+    def keep(self, name: str) -> bool:
+        """Whether it is there: nothing here is swept by age."""
+        return self.size(name) is not None
+
+    def old(self, folder: str, seconds: float) -> dict[str, int]:
+        """Nothing: its times are not ours."""
+        return {}
+
+    def remove(self, name: str, seconds: float) -> bool:
+        """Leave it."""
+        return False
 
 
 def _parts(file: Any, size: int | None) -> Iterator[bytes]:

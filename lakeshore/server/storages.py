@@ -16,7 +16,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -31,6 +31,7 @@ from lakeshore.keys import check_prefix
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import check_name
 from lakeshore.planes.engine import check_whole
+from lakeshore.planes.files import JOBS, job_of
 from lakeshore.planes.protocol_files import (
     FILE,
     FILE_PATH,
@@ -107,6 +108,7 @@ class Signer:
 def routes(serving: Serving) -> list[Route]:
     """Return the routes of this room."""
     room = Storages(serving)
+    serving.every_so_often.append(room.sweep)
 
     async def endpoint(request: Request) -> Response:
         request.scope["lakeshore.route"] = FILE_PATH
@@ -146,6 +148,18 @@ class Storages:
                     shelf = shelf_at(f"{place.rstrip('/')}/{kept['id']}")
                 self._opened = (Signer(kept["secret"]), Filing(shelf))
             return self._opened
+
+    def sweep(self) -> None:
+        """Remove the files of jobs that were pruned, and contents that no key names. Blocks."""
+        _, filing = self._open()
+        for ns in self._serving.namespaces():
+            look = self._serving.plane(ns).holder
+
+            def is_gone(storage: str, key: str, look: Callable[[str], object] = look) -> bool:
+                id = job_of(key) if storage == JOBS else None
+                return id is not None and look(id) is None
+
+            filing.sweep(ns, is_gone)
 
     async def presign(self, call: Call) -> Response:
         """Answer with a URL for one operation on one file."""
