@@ -55,7 +55,11 @@ def serve(
         str, typer.Option(metavar="FORM", help="Access log on stderr: text, json or off.")
     ] = "text",
 ) -> None:
-    """Serve the store to other machines: submit, work and look over HTTP."""
+    """Serve the store to other machines: submit, work and look over HTTP.
+
+    Several servers may serve one store, also one SQLite file on one machine. Ctrl-C or SIGTERM answers who
+    waits and ends with 0; 2 is an option that cannot be, 3 a port or a store that cannot be used.
+    """
     from lakeshore import settings
     from lakeshore.planes.http_address import is_loopback
 

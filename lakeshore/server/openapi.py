@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from lakeshore.planes import protocol
 from lakeshore.planes.protocol import FRAMES, MSGPACK, ROWS, Route
-from lakeshore.planes.protocol_files import LOOKUP, PRESIGN, REGISTER
+from lakeshore.planes.protocol_files import FILE, FILE_PATH, LOOKUP, PRESIGN, REGISTER
 from lakeshore.version import __version__
 
 Schema = dict[str, Any]
@@ -43,7 +43,9 @@ _REFUSED: Final = {
     "405": "Another method.",
     "408": "The body came too slowly.",
     "409": "The claim is lost, or the id is taken.",
+    "412": "The file is no longer the one of If-Match.",
     "413": "The body is over the limit.",
+    "416": "The file has no such bytes.",
     "429": "Too many streams; see Retry-After.",
     "503": "The store is away; see Retry-After.",
 }
@@ -196,6 +198,12 @@ _STREAM_QUERY: Final[dict[str, Schema]] = {
     "since": {"type": "integer", "minimum": -1, "exclusiveMaximum": 2**62},
     "wait": {"enum": ["0"]},
 }
+_VIEW: Final[dict[str, Schema]] = {
+    **dict.fromkeys(("ns", "queue"), _NAME),
+    **dict.fromkeys(("find", "before", "job", "jobs"), _TEXT),
+    "state": _STATE,
+}
+_FILE_HEADERS: Final = {"GET": ("Range", "If-Match"), "PUT": ("Content-Range", "Repr-Digest")}
 _FILES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None]]] = [
     (LOOKUP, "Find stored code.", {"remote": _TEXT, "commit": _TEXT}, None),
     (REGISTER, "Keep a row of stored code.", {}, _MAP),
@@ -223,6 +231,10 @@ def document(*, auth: bool) -> dict[str, Any]:
         ("/openapi.json", "This document."),
     ):
         _add(paths, Route("GET", path), told, {}, None, "", {_JSON: _MAP}, public=True)
+    page = {"text/html": _TEXT}
+    _add(paths, Route("GET", "/"), "The web page.", {}, None, "", page, public=True)
+    _add(paths, Route("GET", "/page/view"), "The part of the page that changes.", _VIEW, None, "", page)
+    _add_file(paths)
     _add(paths, Route("GET", "/metrics"), "Metrics for Prometheus.", {}, None, "", {"text/plain": _TEXT})
     made: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -239,6 +251,32 @@ def document(*, auth: bool) -> dict[str, Any]:
     return made
 
 
+def _add_file(paths: dict[str, Any]) -> None:
+    """Describe what a signed URL leads to; it is its own proof, and wants no token."""
+    for method, told in (("GET", "Read a stored file."), ("PUT", "Store a file, or a part of one.")):
+        body = _BYTES if method == "PUT" else None
+        kind = {FILE: _BYTES} if method == "GET" else {_JSON: _MAP}
+        _add(paths, Route(method, FILE_PATH), told, {}, body, FILE, kind, public=True)
+        operation = paths[FILE_PATH][method.lower()]
+        operation["parameters"][0]["schema"] = _TEXT
+        operation["parameters"] += [
+            {"name": name, "in": "header", "schema": _TEXT} for name in _FILE_HEADERS[method]
+        ]
+        refusals = operation["responses"]
+        for status in ("403", "404", "408", "412", "413", "416"):
+            refusals[status] = {**refusals["400"], "description": _REFUSED[status]}
+        if method == "GET":
+            refusals["206"] = {"description": "The bytes of Range.", "content": {FILE: {"schema": _BYTES}}}
+            for status in ("412", "416"):
+                refusals[status] = {"description": _REFUSED[status]}
+        else:
+            refusals["202"] = {
+                "description": "Parts are missing; Range says what there is.",
+                "content": {_JSON: {"schema": _MAP}},
+            }
+        refusals["403"]["description"] = "A URL that this server did not sign, or whose time is over."
+
+
 def _add(
     paths: dict[str, Any],
     route: Route,
@@ -252,7 +290,7 @@ def _add(
 ) -> None:
     ids = {"id"} if "/invocations/" in route.template and route is not protocol.STREAM else frozenset()
     error = {"schema": _object({"error": _object({"code": _TEXT, "message": _TEXT})})}
-    refused = {"400", "405", "503"} if public else _REFUSED.keys()
+    refused = {"400", "405", "503"} if public else _REFUSED.keys() - {"412", "416"}
     operation: dict[str, Any] = {
         "summary": told,
         "operationId": f"{route.method.lower()}{re.sub('[^a-z]+', '_', route.template)}".strip("_"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import msgpack
@@ -259,3 +260,17 @@ def test_a_stop_answers_polls_and_breaks_streams_off(tmp_path):
             thread.join()
         assert time.monotonic() - began < 3
     assert told == {"poll": {"commands": []}, "await": {"state": "running"}, "rows": "cut", "frames": "cut"}
+
+
+def test_two_servers_of_one_file_hear_of_each_other(serve):
+    one, two = serve(), serve()
+    one.submit("a")
+    with ThreadPoolExecutor(1) as pool:
+        body = {"invocation_id": "a", "timeout_s": 10}
+        waiting = pool.submit(one.post, "/v1/namespaces/default/producer/await", body)
+        (job,) = two.poll()
+        ack = {"invocation_id": "a", "state": "succeeded", "result_blob": b"r", "worker_id": "w"}
+        began = time.monotonic()
+        assert two.post("/v1/daemon/ack", {**ack, "fence": job["fence"]}).status_code == 200
+        assert waiting.result(10).told["result_blob"] == b"r"
+        assert time.monotonic() - began < 5
