@@ -19,6 +19,8 @@ from lakeshore.worker.outcomes import Done, Failed, Outcome, Stopped, failed
 RETRIES_CAP: Final = 100
 BACKOFF_CAP: Final = 86400.0
 DELAY_CAP: Final = 300.0
+_TOLD: Final = 500
+"""Characters of an earlier attempt's error that the next one's log begins with."""
 
 
 # -- read
@@ -90,26 +92,53 @@ def _number(cfg: Mapping[str, Any], name: str) -> float | None:
     return float(min(value, 1e15))
 
 
-def poisoned(plane: Plane, claimed: Claimed) -> tuple[int, Failed | None]:
-    """Count the workers that died with this job; at three it is not run again.
+class Earlier(NamedTuple):
+    """What became of a job's attempts before this one.
 
-    Returns
-    -------
-    losses, refusal
-        `refusal` is None while the job may run.
+    Attributes
+    ----------
+    losses : int
+        Attempts that ended with their worker.
+    refusal : Failed or None
+        Why the job is not run again; None while it may run.
+    told : str
+        How they ended, in a line; empty at the first attempt.
     """
+
+    losses: int = 0
+    refusal: Failed | None = None
+    told: str = ""
+
+
+_NONE_EARLIER: Final = Earlier()
+
+
+def earlier(plane: Plane, claimed: Claimed) -> Earlier:
+    """Ask the row how the attempts before ended; a job with which three workers died is not run again."""
     if claimed.attempt == 1:
-        return 0, None
-    row = plane.get(claimed.id)
-    losses = int(row["losses"]) if row else 0
+        return _NONE_EARLIER
+    row = plane.get(claimed.id) or {}
+    losses = int(row.get("losses") or 0)
+    told = _told(claimed.attempt - 1, losses, row.get("error"))
     if losses < POISON_LOSSES:
-        return losses, None
-    return losses, Failed(
+        return Earlier(losses, None, told)
+    refusal = Failed(
         "PoisonPill",
         f"{losses} workers died while they ran this job (killed, crashed or out of memory), so it is not run "
         "again; mend its cause, then requeue it",
         refused=True,
     )
+    return Earlier(losses, refusal, told)
+
+
+def _told(attempts: int, losses: int, error: str | None) -> str:
+    if error is None:
+        return f"attempt {attempts} was lost with its worker" if losses else ""
+    line = (error.splitlines() or [""])[0][:_TOLD]
+    if not losses:
+        return f"attempt {attempts} failed: {line}"
+    # the row does not say which of them it was
+    return f"of {attempts} attempts {losses} ended with the worker; the last of the others failed: {line}"
 
 
 # -- ending

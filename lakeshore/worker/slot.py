@@ -6,11 +6,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from lakeshore import wire
 from lakeshore.errors import ClaimLost, DispatchError, LakeshoreError, PlaneUnavailable
 from lakeshore.planes.contract import Claimed
 from lakeshore.states import State
 from lakeshore.worker import forks
-from lakeshore.worker.endings import Ending, Options, ending, poisoned, read
+from lakeshore.worker.endings import Ending, Options, earlier, ending, read
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.options import Event
 from lakeshore.worker.outcomes import Failed, Outcome, Stopped, failed
@@ -187,7 +188,7 @@ class Slot:
                 envelope, options = job
                 if chosen.on_event is not None:
                     name = str(envelope.cfg.get("name") or envelope.fn.get("qualname") or "")[:200]
-                losses, refusal = self._poisoned(claimed)
+                losses, refusal = self._earlier(claimed, log=chosen.log and options.log)
                 if refusal is not None:
                     outcome = refusal
                 else:
@@ -215,11 +216,21 @@ class Slot:
             return False
         return row is not None and row["state"] == State.CANCELLED
 
-    def _poisoned(self, claimed: Claimed) -> tuple[int, Failed | None]:
+    def _earlier(self, claimed: Claimed, *, log: bool) -> tuple[int, Failed | None]:
+        """Count the losses of earlier attempts and begin the log with how the last one ended."""
+        plane = self.worker.plane
         try:
-            return poisoned(self.worker.plane, claimed)
+            before = earlier(plane, claimed)
+            if before.told and log and before.refusal is None:
+                plane.journal_extend(
+                    f"{claimed.id}.log",
+                    wire.value_frames({"stream": "stderr", "text": f"[lakeshore: {before.told}]\n"}),
+                    worker_id=self.worker_id,
+                    fence=claimed.fence,
+                )
         except PlaneUnavailable as exc:
             raise ClaimLost(f"the plane went away before {claimed.id!r} began ({exc})") from exc
+        return before.losses, before.refusal
 
     def _deliver(self, end: Ending, claimed: Claimed, began: float) -> Claimed | None:
         """Make the ending; while the plane is away, again and again until the lease has passed."""

@@ -394,6 +394,50 @@ def test_retries_2_means_three_attempts(plane, q, drain, tmp_path):
     assert plane.get(inv)["attempt"] == plane.get(dead)["attempt"] == 3
 
 
+def noted(q, inv):
+    """Return what a log tells of earlier attempts."""
+    texts = [line for item in q.logs(inv) for line in item["text"].splitlines()]
+    return [text for text in texts if text.startswith("[lakeshore: ")]
+
+
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+def test_the_log_of_a_retry_begins_with_how_the_attempt_before_failed(q, drain, isolation):
+    def flaky():
+        print("trying")
+        if run.attempt < 3:
+            raise OSError(f"blink {run.attempt}\nand more")
+        return run.attempt
+
+    inv, silent = q.submit(thunk(flaky)), q.submit(thunk(flaky).with_options(log=False))
+    drain(retries=2, isolation=isolation)
+    assert q.result(inv) == q.result(silent) == 3
+    texts = "".join(item["text"] for item in q.logs(inv))
+    assert texts == "[lakeshore: attempt 2 failed: OSError: blink 2]\ntrying\n"
+    assert list(q.logs(silent)) == []
+
+
+def test_no_log_of_earlier_attempts_where_the_worker_keeps_none(q, drain):
+    inv = q.submit(thunk(lambda: 1 / 0))
+    assert drain(retries=1, log=False) == 2
+    assert list(q.logs(inv)) == []
+
+
+def test_the_log_tells_of_attempts_that_were_lost_with_their_worker(plane, q, drain):
+    inv = q.submit(thunk(print, "hello"))
+    assert plane.claim("gpu", "dead", lease=0.01)
+    while not drain():
+        pass
+    assert noted(q, inv) == ["[lakeshore: attempt 1 was lost with its worker]"]
+    inv = q.submit(thunk(print, "hello"))
+    assert plane.claim("gpu", "dead", lease=0.01)
+    failing = plane.claim("gpu", "w", wait=5)
+    plane.nack(failing.id, "w", error="ValueError: no", fence=failing.fence)
+    drain()
+    (told,) = noted(q, inv)
+    assert "of 2 attempts 1 ended with the worker" in told
+    assert told.endswith("failed: ValueError: no]")
+
+
 def test_a_jobs_own_retries_win(plane, q, drain):
     never = q.submit(thunk(lambda: 1 / 0).with_options(retries=0))
     often = q.submit(thunk(lambda: 1 / 0).with_options(retries=3))
