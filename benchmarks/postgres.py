@@ -1,7 +1,7 @@
 """The plane on PostgreSQL, in figures: submits, drains, a claim in a long queue, submit to result.
 
 Run: ``python benchmarks/postgres.py postgresql://… [--long]`` on an otherwise idle database; it uses a
-namespace of its own and deletes nothing. Rates depend on the disk's flush: compare only what one machine prints.
+namespace of its own and deletes nothing. Rates depend on the disk: compare what one machine prints.
 """
 
 from __future__ import annotations
