@@ -123,9 +123,9 @@ class PostgresDispatch(Store):
         self, database: Database, tx: Connection, work: Callable[[Transaction], T], *, making: bool = False
     ) -> T:
         asked = time.monotonic()
-        theirs, mono = tx.begin(making=making)
-        database.heard(theirs, mono, mono - asked)
         try:
+            theirs, mono = tx.begin(making=making)
+            database.heard(theirs, mono, mono - asked)
             answer = work(tx)
         except BaseException:
             with contextlib.suppress(psycopg.Error):  # it broke: the server rolls back by itself
