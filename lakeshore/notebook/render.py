@@ -61,15 +61,14 @@ def _panel(state: PanelState, now: float, share: float) -> str:
 
 
 def figure_html(state: PanelState) -> str:
-    """Return the newest figure for the live panel, or an empty text."""
-    if state.figure is None:
-        return ""
-    return f'<div class="{PANEL} lk-live"><div class="lk-fig">{state.figure.html}</div></div>'
+    """Return the displays and the newest figure for the live panel, or an empty text."""
+    shown = [*state.displays, *([state.figure] if state.figure else [])]
+    return f'<div class="{PANEL} lk-live">{_figures(state, shown)}</div>' if shown else ""
 
 
 def record_html(state: PanelState, now: float) -> str:
     """Return the static record: stylesheet, final state, last values, figure and id in one element."""
-    figure = f'<div class="lk-fig">{state.own_figure.html}</div>' if state.own_figure else ""
+    figures = _figures(state, state.figures)
     bar = _bar(state, now, live=False) if state.state not in TERMINAL else ""
     notes = notes_html(record_notes(state, now))
 
@@ -77,11 +76,11 @@ def record_html(state: PanelState, now: float) -> str:
         return (
             f'<style>{STYLE}</style><div class="{PANEL} lk-record" role="status" {_data(state)}>'
             f"{_head(state, now)}{bar}{_numbers(state.metrics.values(), share)}{_error(state, share)}"
-            f"{_result(state, share, live=False)}{notes}{figure}"
+            f"{_result(state, share, live=False)}{notes}{figures}"
             f"{_body(state, RECORD_ROWS, RECORD_LINES, share)}</div>"
         )
 
-    rich = figure + (state.result.html if isinstance(state.result, Figure) else "")
+    rich = figures + (state.result.html if isinstance(state.result, Figure) else "")
     return fitted(record, HTML_BYTES + len(rich.encode()))
 
 
@@ -167,6 +166,12 @@ def _result(state: PanelState, share: float, *, live: bool) -> str:
     if is_line(result.text):
         return f'<div class="lk-res"><span class="lk-mute">result</span> <b>{text}</b></div>'
     return f'<div class="lk-res">{caption}<pre>{text}</pre></div>'
+
+
+def _figures(state: PanelState, shown: Iterable[Figure]) -> str:
+    earlier = state.earlier_displays
+    told = f'<div class="lk-mute">{_with_commands(earlier)}</div>' if earlier else ""
+    return told + "".join(f'<div class="lk-fig">{each.html}</div>' for each in shown)
 
 
 def caption_html(text: str) -> str:

@@ -28,7 +28,7 @@ _SVG_SIDE = re.compile(rb"""\s(width|height)\s*=\s*["']\s*([0-9]{1,6}(?:\.[0-9]{
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The newest rich thing a job showed.
+    """A rich thing that a job showed.
 
     Attributes
     ----------

@@ -88,6 +88,12 @@ class PanelState:
         Frames that were trimmed before they could be read.
     notes : list of str
         What the reader should know now: no worker asks for this queue, the plane cannot be reached.
+    figure : Figure or None
+        The newest rich value.
+    displays : list of Figure
+        What the body displayed, the newest last: as many as `stream_feed` keeps.
+    displays_before : int
+        How many it displayed before those.
     result : Shown, Figure or None
         What the job returned, bounded; None when it returned None or has not succeeded.
     following : str
@@ -114,11 +120,20 @@ class PanelState:
     tail: list[Shown] = field(default_factory=list)
     log: list[Line] = field(default_factory=list)
     figure: Figure | None = None
+    displays: list[Figure] = field(default_factory=list)
+    displays_before: int = 0
     notes: list[str] = field(default_factory=list)
     result: Shown | Figure | None = None
     following: str = "live"
 
     @property
-    def own_figure(self) -> Figure | None:
-        """The figure, where it is not the result shown once more."""
-        return self.figure if self.figure != self.result else None
+    def figures(self) -> list[Figure]:
+        """The displays and the figure, without what is the result shown once more."""
+        figures = [*self.displays, *([self.figure] if self.figure else [])]
+        return [each for each in figures if each != self.result]
+
+    @property
+    def earlier_displays(self) -> str:
+        """What to say of displays that are not shown, or an empty text."""
+        n = self.displays_before
+        return f"{n:,} earlier display{'' if n == 1 else 's'}: `%lakeshore logs {self.id}`" if n else ""

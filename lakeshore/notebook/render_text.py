@@ -52,8 +52,8 @@ def _text(state: PanelState, now: float, share: float) -> str:
         if share == 0:
             texts = [" ".join(clip(text, 120).split()) for text in texts]
         lines += [f"  {line}" for text in texts for line in text.splitlines() or [""]]
-    if state.own_figure:
-        lines.append(f"figure: {state.own_figure.text}")
+    lines += [state.earlier_displays] if state.earlier_displays else []
+    lines += [f"figure: {clip(each.text, 80 + round(520 * share))}" for each in state.figures]
     if state.log and share:
         lines.append("log:")
         lines += [f"  {line_text(line)}" for line in newest_lines(state.log, RECORD_LINES, share)]

@@ -10,12 +10,12 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from lakeshore import wire
 from lakeshore.errors import LakeshoreError, UnknownInvocation
 from lakeshore.notebook import render
+from lakeshore.notebook.render_images import Figure
 from lakeshore.notebook.render_numerals import as_float, is_number
 from lakeshore.notebook.render_packed import result_shown
 from lakeshore.notebook.render_state import Metric, PanelState, Progress
@@ -43,16 +43,11 @@ POLL_SECONDS = 0.05
 """Time one poll may spend on frames; a backlog waits for the next."""
 LOOK_FOR_WORKERS_SECONDS = 2.0
 FIGURE_SECONDS = 0.5
+DISPLAYS_SHOWN, DISPLAY_BYTES = 8, 2 * 1024 * 1024
+"""Of what a body displays a panel keeps the newest: so many, and of those what fits; one always does."""
 RATE_SECONDS = 3.0
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), dict, list, tuple, bytes})
-
-
-@dataclass(frozen=True, slots=True)
-class _Display:
-    """A body's ``display()`` that waits to be made a figure."""
-
-    bundle: dict[str, Any]
 
 
 class JobFeed:
@@ -92,6 +87,8 @@ class JobFeed:
         self._terminal = Terminal()
         self._rich: Any = None
         self._rich_at = 0.0
+        self._displayed = 0
+        self._displays: deque[dict[str, Any]] = deque(maxlen=DISPLAYS_SHOWN)
         self._told_progress = False
         self._pace: deque[tuple[float, int]] = deque()
         self._workers_at, self._present = 0.0, True
@@ -219,6 +216,7 @@ class JobFeed:
         panel = self.panel
         if row["attempt"] < panel.attempt:
             self._restart()
+            self._forget_displays()
         if row["state"] == State.SUCCEEDED and panel.state != State.SUCCEEDED:
             panel.result = result_shown(row["result"])
         panel.queue, panel.state, panel.attempt = row["queue"], row["state"], row["attempt"]
@@ -244,6 +242,11 @@ class JobFeed:
         panel.metrics, panel.tail = {}, []
         self._rich, self._told_progress = None, False
         self._pace.clear()
+
+    def _forget_displays(self) -> None:
+        self._displayed = self.panel.displays_before = 0
+        self.panel.displays = []
+        self._displays.clear()
 
     def _take_values(self, deadline: float) -> bool:
         fresh: deque[Any] = deque(maxlen=RECORD_ROWS)
@@ -305,6 +308,8 @@ class JobFeed:
             if isinstance(event, str):
                 self._terminal.feed(f"{event}\n")
             elif event.kind == "attempt":
+                # Not with the values: this log may be read on before their journal tells of the attempt.
+                self._forget_displays()
                 self._terminal.divide(clip(f"attempt {one_line((event.meta or {}).get('attempt'))}", 40))
             elif isinstance(event.value, dict):
                 self._take_output(event.value)
@@ -318,7 +323,8 @@ class JobFeed:
             self._terminal.feed(text)
         elif isinstance(display, dict):
             if is_rich_bundle(display):
-                self._rich = _Display(display)
+                self._displays.append(display)
+                self._displayed += 1
             else:
                 self._terminal.feed(f"{bundle_text(display)}\n")
 
@@ -342,13 +348,20 @@ class JobFeed:
         return came
 
     def _take_figure(self) -> bool:
-        if self._rich is None or not (self.ended or time.monotonic() - self._rich_at > FIGURE_SECONDS):
+        if self._rich is None and not self._displays:
             return False
-        value, self._rich, self._rich_at = self._rich, None, time.monotonic()
-        shown = bundle_figure(value.bundle) if isinstance(value, _Display) else figure(value)
+        if not self.ended and time.monotonic() - self._rich_at <= FIGURE_SECONDS:
+            return False
+        self._rich_at = time.monotonic()
+        shown = None if self._rich is None else figure(self._rich)
+        self._rich = None
         if shown is not None:
             self.panel.figure = shown
-        return shown is not None
+        fresh = [each for display in self._displays if (each := bundle_figure(display)) is not None]
+        self._displays.clear()
+        self.panel.displays = _newest([*self.panel.displays, *fresh])
+        self.panel.displays_before = self._displayed - len(self.panel.displays)
+        return shown is not None or bool(fresh)
 
     def _take_rate(self) -> None:
         panel, now = self.panel, time.monotonic()
@@ -374,6 +387,14 @@ class JobFeed:
             self._workers_at = now
             self._present = worker_present(self.plane, self.panel.queue or "", self._clock())
         return self._present
+
+
+def _newest(displays: list[Figure]) -> list[Figure]:
+    """Return the last displays that a panel has room for."""
+    kept = displays[-DISPLAYS_SHOWN:]
+    while len(kept) > 1 and sum(len(each.html) for each in kept) > DISPLAY_BYTES:
+        del kept[0]
+    return kept
 
 
 def worker_present(plane: Plane, queue: str, now: float) -> bool:

@@ -11,6 +11,7 @@ import functools
 import io
 import os
 import pkgutil
+import re
 import reprlib
 import sys
 from collections.abc import Callable
@@ -34,6 +35,9 @@ _REPRS: Final = (
     ("text/latex", "_repr_latex_"),
     ("application/json", "_repr_json_"),
 )
+_SOURCES: Final = ("text/markdown", "text/latex")
+"""Forms that people can read as they stand, where an object has no words of its own."""
+_SAYS_NOTHING: Final = re.compile(r"<[\w.]+ object(?: at 0x[0-9a-fA-F]+)?>")
 _MODULE: Final = "IPython.core.display_functions"
 _WIDGET: Final = "application/vnd.jupyter.widget-view+json"
 _PLAIN: Final = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
@@ -53,7 +57,13 @@ def bundle(obj: object) -> dict[str, Any]:
 
 
 def bounded(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the bundle without what does not fit in 1 MiB; images are made smaller first."""
+    """Return the bundle without what does not fit in 1 MiB; images are made smaller first.
+
+    Its plain text is the Markdown or LaTeX where an object has no words of its own.
+    """
+    source = next((data[mime] for mime in _SOURCES if isinstance(data.get(mime), str)), None)
+    if source is not None and _SAYS_NOTHING.fullmatch(str(data.get("text/plain", ""))):
+        data = {**data, "text/plain": source}
     kept: dict[str, Any] = {}
     room = DISPLAY_LIMIT
     for mime, value in sorted(data.items(), key=lambda item: item[0] != "text/plain"):

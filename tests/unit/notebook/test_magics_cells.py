@@ -279,3 +279,15 @@ def test_braces_in_arguments(nb: Notebook, flag: str, value: Any) -> None:
     cell = nb.run(f"{SUBMIT} {flag}\ndef job(x): return x")
     assert cell.error is None, cell.err
     assert results(nb) == [value]
+
+
+def test_what_is_displayed_as_markdown_is_read_in_the_log(nb: Notebook) -> None:
+    nb(
+        "%%lakeshore submit gpu --quiet\n"
+        "from IPython.display import HTML, Markdown, Math, display\n"
+        "display(Markdown('# head'), Math('x^2'), HTML('<b>bold</b>'))\n"
+        "done = True\n"
+    )
+    nb.drain()
+    said = str(nb("%lakeshore logs _lakeshore"))
+    assert said == "# head\n$\\displaystyle x^2$\n<IPython.core.display.HTML object>\n"

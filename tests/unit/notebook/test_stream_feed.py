@@ -246,13 +246,62 @@ def test_trimmed_frames_are_told_of(plane: Dispatch, job: Job) -> None:
     assert "2 trimmed frames not shown" in feed.text()
 
 
-def test_displays_of_the_body_become_the_figure(plane: Dispatch, job: Job) -> None:
+def display(job: Job, *texts: str) -> None:
+    job.emit(*({"display": {"text/html": f"<b>{t}</b>", "text/plain": t}} for t in texts), journal=".log")
+
+
+def shown(feed: JobFeed) -> list[str]:
+    return [figure.text for figure in feed.panel.displays]
+
+
+def test_all_displays_are_shown_up_to_a_number(plane: Dispatch, job: Job) -> None:
+    job.claim()
+    display(job, "first", "second")
+    feed = JobFeed(plane, job.id)
+    feed.poll()
+    assert shown(feed) == ["first", "second"] and feed.panel.displays_before == 0
+    assert "<b>first</b>" in feed.record() and "<b>second</b>" in feed.figure()
+    display(job, *"abcdefghi")
+    job.succeed()
+    feed.poll()
+    assert shown(feed) == list("bcdefghi") and feed.panel.displays_before == 3
+    says = f"3 earlier displays: <code>%lakeshore logs {job.id}</code>"
+    assert says in feed.record() and says in feed.figure()
+    assert "3 earlier displays: `%lakeshore logs" in feed.text() and "figure: i" in feed.text()
+
+
+def test_displays_that_are_large_are_kept_while_they_fit(
+    plane: Dispatch, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_feed, "DISPLAY_BYTES", 100)
+    job.claim()
+    display(job, "a" * 40, "b" * 40, "c" * 400)
+    job.succeed()
+    feed = JobFeed(plane, job.id)
+    feed.poll()
+    assert shown(feed) == ["c" * 400] and feed.panel.displays_before == 2
+
+
+def test_displays_are_those_of_this_attempt(plane: Dispatch, job: Job) -> None:
+    job.claim()
+    display(job, "old")
+    feed = JobFeed(plane, job.id)
+    feed.poll()
+    job.fail(retry=True)
+    job.claim()
+    display(job, "new")
+    job.succeed()
+    feed.poll()
+    assert shown(feed) == ["new"] and feed.panel.displays_before == 0
+
+
+def test_a_display_of_the_body_is_made_safe(plane: Dispatch, job: Job) -> None:
     job.claim()
     job.emit({"display": {"text/html": "<b onclick=x>bold</b>", "text/plain": "bold"}}, journal=".log")
     job.emit({"display": {"text/plain": "only text"}}, journal=".log")
     feed = JobFeed(plane, job.id)
     feed.poll()
-    assert feed.panel.figure is not None and "<b>bold</b>" in feed.panel.figure.html
+    assert [figure.html for figure in feed.panel.displays] == ['<div class="lk-html"><b>bold</b></div>']
     assert [line_text(line) for line in feed.panel.log] == ["only text"]
 
 
