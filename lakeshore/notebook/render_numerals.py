@@ -22,10 +22,10 @@ def as_float(value: Any) -> float:
 
 
 def number(value: Any) -> str:
-    """Return a number with four significant digits or so; integers in full up to 15 digits."""
+    """Return a number with four significant digits or so; integers in full up to 20 digits."""
     if isinstance(value, Integral):
         digits = int(value)
-        return str(digits) if abs(digits) < 10**15 else _big(digits)
+        return str(digits) if abs(digits) < 10**20 else _big(digits)
     x = as_float(value)
     if not math.isfinite(x):
         return "nan" if math.isnan(x) else ("inf" if x > 0 else "\u2212inf")
