@@ -24,10 +24,15 @@ _NAME: Final[Schema] = {  # 255 bytes of UTF-8, which is 63 characters at the wo
     "type": "string",
     "pattern": r"^(?:[ -~]{1,255}|[^\u0000-\u001f\u007f-\u009f]{1,63})$",
 }
+_LINE: Final[Schema] = {"type": "string", "pattern": "^[!-~]{1,250}$"}
+_KEY: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_]{1,100}$"}
+_MAYBE_ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{0,128}$"}
+_MAYBE_NAME: Final[Schema] = {"type": "string", "pattern": "^[ -~]{0,255}$"}
 _ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
 _FLAG: Final[Schema] = {"type": "boolean"}
 _WHOLE: Final[Schema] = {"type": "integer"}
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "exclusiveMaximum": 2**62}
+_SIZE: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
 _SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
 _STATE: Final[Schema] = {"enum": ["queued", "running", "succeeded", "failed", "cancelled"]}
 _MAP: Final[Schema] = {"type": "object"}
@@ -144,7 +149,7 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
             {"older_than": _SECONDS},
             {
                 "states": _list({"enum": ["succeeded", "failed", "cancelled"]}),
-                "limit": {"type": "integer", "minimum": 0},
+                "limit": _SIZE,
             },
         ),
         _COUNT,
@@ -153,7 +158,7 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
         protocol.TRIM,
         "Drop all but the last frames of a journal.",
         {},
-        _object({}, {"keep_last": {"type": "integer", "minimum": 0}}),
+        _object({}, {"keep_last": _SIZE}),
         _COUNT,
     ),
     (
@@ -199,19 +204,31 @@ _STREAM_QUERY: Final[dict[str, Schema]] = {
     "wait": {"enum": ["0"]},
 }
 _VIEW: Final[dict[str, Schema]] = {
-    **dict.fromkeys(("ns", "queue"), _NAME),
-    **dict.fromkeys(("find", "before", "job", "jobs"), _TEXT),
-    "state": _STATE,
+    **dict.fromkeys(("ns", "queue", "find"), _MAYBE_NAME),
+    "jobs": _TEXT,
+    **dict.fromkeys(("before", "job"), _MAYBE_ID),
+    "state": {"enum": [*_STATE["enum"], ""]},
 }
 _FILE_HEADERS: Final = {"GET": ("Range", "If-Match"), "PUT": ("Content-Range", "Repr-Digest")}
 _FILES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None]]] = [
-    (LOOKUP, "Find stored code.", {"remote": _TEXT, "commit": _TEXT}, None),
-    (REGISTER, "Keep a row of stored code.", {}, _MAP),
+    (LOOKUP, "Find stored code.", {"remote": _LINE, "commit": _LINE}, None),
+    (
+        REGISTER,
+        "Keep a row of stored code.",
+        {},
+        _object(
+            {"remote": _LINE, "commit": _LINE, "archiveKey": _KEY},
+            {"branch": _LINE, "storageName": _LINE, "sizeBytes": _SIZE, "dirty": _FLAG},
+        ),
+    ),
     (
         PRESIGN,
         "Sign a URL for a file.",
         {},
-        _object({"key": _TEXT, "operation": {"enum": ["get", "put"]}}, {"expiresIn": _SECONDS}),
+        _object(
+            {"key": _KEY, "operation": {"enum": ["get", "put"]}},
+            {"expiresIn": {"type": "number", "minimum": 1, "maximum": 86400}},
+        ),
     ),
 ]
 
@@ -298,7 +315,10 @@ def _add(
             {"name": name, "in": "path", "required": True, "schema": _ID if name in ids else _NAME}
             for name in re.findall(r"\{(\w+)\}", route.template)
         ]
-        + [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()],
+        + [
+            {"name": name, "in": "query", "schema": schema, "required": route is LOOKUP}
+            for name, schema in query.items()
+        ],
         "responses": {
             "200": {
                 "description": told,
