@@ -218,7 +218,12 @@ _FILES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None]]] = [
         {},
         _object(
             {"remote": _LINE, "commit": _LINE, "archiveKey": _KEY},
-            {"branch": _LINE, "storageName": _LINE, "sizeBytes": _SIZE, "dirty": _FLAG},
+            {
+                "branch": _LINE,
+                "storageName": _LINE,
+                "sizeBytes": {"type": "integer", "minimum": 0},
+                "dirty": _FLAG,
+            },
         ),
     ),
     (
