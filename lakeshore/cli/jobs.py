@@ -6,8 +6,9 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable
-from typing import Annotated, Any
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,9 @@ from lakeshore.cli import JOB_FAILED, completion
 from lakeshore.cli.where import on_plane
 from lakeshore.errors import DispatchError, NotSupported, WaitTimeout
 from lakeshore.planes.contract import Plane
+
+if TYPE_CHECKING:
+    from lakeshore.queues.stream import Stream
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ref = Annotated[
@@ -120,23 +124,34 @@ def result(plane: Plane, ref: Ref, timeout: Timeout = None, json: Json = False) 
 def _wait(plane: Plane, id: str, timeout: float | None, *, quiet: bool) -> bytes:
     """Wait for the result, showing on a terminal what the job says of its progress."""
     from lakeshore.cli.progress import bar
+    from lakeshore.queues.unserved import NOTICE, timed_out, unserved
 
-    if quiet or not sys.stderr.isatty():
-        return plane.result(id, timeout=timeout)
-    end = None if timeout is None else time.monotonic() + timeout
+    start = time.monotonic()
+    end = math.inf if timeout is None else start + timeout
+    notice = start + NOTICE if timeout is None else math.inf
+    shows = not quiet and sys.stderr.isatty()
     follow = _progress_of(plane, id)
-    with bar(id) as show:
+    with bar(id, quiet=quiet) as show:
         while True:
-            show(*follow())
-            left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())
+            if shows:
+                show(*follow())
+            left = min(end, notice) - time.monotonic()
+            part = max(0.0, min(left, _LOOK_SECONDS) if shows else left)
             try:
-                return plane.result(id, timeout=max(0.0, left))
-            except WaitTimeout:
-                if left < _LOOK_SECONDS:
-                    break
-    raise WaitTimeout(
-        f"result: invocation {id!r} has not ended within {timeout:g} s. It goes on; ask again with its id."
-    )
+                return plane.result(id, timeout=None if part == math.inf else part)
+            except WaitTimeout as error:
+                late, now = error, time.monotonic()
+            if timeout is not None and now >= end:
+                if part < timeout:
+                    late = WaitTimeout(
+                        f"result: invocation {id!r} has not ended within {timeout:g} s. "
+                        "It goes on; ask again with its id."
+                    )
+                raise timed_out(plane, id, timeout, late)
+            if now >= notice:
+                notice = math.inf
+                if (said := unserved(plane, id)) is not None:
+                    typer.echo(f"lakeshore: {id} {said}", err=True)
 
 
 def _progress_of(plane: Plane, id: str) -> Callable[[], tuple[float, float | None, str | None]]:
@@ -183,8 +198,11 @@ def stream(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, j
     from lakeshore.cli import tables
     from lakeshore.queues.stream import Stream
 
-    for item in Stream(plane, _find(plane, ref), since=since, timeout=seconds(timeout)):
-        tables.line(item, json=json)
+    id = _find(plane, ref)
+    follow = Stream(plane, id, since=since, timeout=seconds(timeout))
+    with _reading(follow, "stream", "yielded"):
+        for item in follow:
+            tables.line(item, json=json)
 
 
 @on_plane
@@ -195,24 +213,42 @@ def logs(plane: Plane, ref: Ref, since: Since = -1, timeout: Timeout = None, jso
     from lakeshore.queues.stream import Stream
 
     id = _find(plane, ref)
+    follow = Stream(plane, id, since=since, timeout=seconds(timeout), journal=f"{id}.log", raises=False)
     coloured: set[bool] = set()
     try:
-        for item in Stream(
-            plane, id, since=since, timeout=seconds(timeout), journal=f"{id}.log", raises=False
-        ):
-            if json:
-                tables.line(item, json=True)
-            elif "text" in item:
-                err = item["stream"] == "stderr"
-                text = log_text(item["text"], colours=has_colours(sys.stderr if err else sys.stdout))
-                if "\x1b" in text:
-                    coloured.add(err)
-                typer.echo(text, nl=False, err=err)
-            else:
-                typer.echo(shown(tables.display_text(item["display"])))
+        with _reading(follow, "logs", "printed"):
+            for item in follow:
+                if json:
+                    tables.line(item, json=True)
+                elif "text" in item:
+                    err = item["stream"] == "stderr"
+                    text = log_text(item["text"], colours=has_colours(sys.stderr if err else sys.stdout))
+                    if "\x1b" in text:
+                        coloured.add(err)
+                    typer.echo(text, nl=False, err=err)
+                else:
+                    typer.echo(shown(tables.display_text(item["display"])))
     finally:
         for err in coloured:
             typer.echo(RESET, nl=False, err=err)
+
+
+@contextlib.contextmanager
+def _reading(follow: Stream, verb: str, did: str) -> Iterator[None]:
+    """Say a silence in the words of the command that reads, and how to read on."""
+    from lakeshore.queues.unserved import unserved
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda message, *_: typer.echo(f"lakeshore: {message}", err=True)
+            yield
+    except WaitTimeout:
+        id = follow.id
+        said = unserved(follow.plane, id) or f"goes on; read on with: lakeshore {verb} {id}" + (
+            f" --since {follow.cursor}" if follow.cursor >= 0 else ""
+        )
+        raise WaitTimeout(f"{verb}: {id} has {did} nothing for {follow.timeout:g} s. It {said}") from None
 
 
 @on_plane

@@ -6,6 +6,8 @@ It submits as it is read where only so many may be in flight, and takes a result
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -81,6 +83,9 @@ class Results(Iterator[Any]):
         return self._take(self._flying, None)
 
     def _as_finished(self) -> Any:
+        from lakeshore.queues import unserved  # the queue's floor need not be loaded to decorate
+
+        notice = time.monotonic() + unserved.NOTICE
         while self._flying or self._ended:
             if not self._ended:
                 self._look()
@@ -89,6 +94,9 @@ class Results(Iterator[Any]):
             with contextlib.suppress(WaitTimeout):
                 # the longest submitted is the likeliest to end next; the others are looked at in between
                 return self._take(self._flying, _LOOK_EVERY)
+            if time.monotonic() >= notice:
+                notice = math.inf
+                unserved.warn(self._flying[0], unserved.unserved(self._q.plane, self._flying[0]))
         raise StopIteration
 
     def _look(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from lakeshore.errors import Detached, WaitTimeout
 from lakeshore.planes.contract import Claimed, Plane, check_id
+from lakeshore.queues import unserved
 from lakeshore.queues.aio_stream import SLICE, AsyncStream, NativeStream
 from lakeshore.queues.aio_wait import awake, let_go
 from lakeshore.queues.encoding import MISSING, decode
@@ -128,14 +129,23 @@ class Queue:
             raise
 
     async def _result(self, id: str, timeout: float | None) -> Any:
+        try:
+            packed = await self._packed(id, unserved.NOTICE if timeout is None else timeout)
+        except WaitTimeout as error:
+            if timeout is not None:
+                raise await _await(partial(unserved.timed_out, self.plane, id, timeout, error)) from None
+            unserved.warn(id, await _await(partial(unserved.unserved, self.plane, id)))
+            packed = await self._packed(id, None)
+        return decode(packed) if len(packed) < _LARGE else await _await(partial(decode, packed))
+
+    async def _packed(self, id: str, timeout: float | None) -> bytes:
         if (waits := self._waits) is not None:
-            packed = await awake(asyncio.ensure_future(waits.result(id, timeout=timeout)))
-            return decode(packed) if len(packed) < _LARGE else await _await(partial(decode, packed))
+            return await awake(asyncio.ensure_future(waits.result(id, timeout=timeout)))
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             part = SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic()))
             try:
-                return await _await(partial(self.sync.result, id, timeout=part))
+                return await _await(partial(self.plane.result, id, timeout=part))
             except WaitTimeout:
                 if end is not None and time.monotonic() >= end:
                     raise WaitTimeout(

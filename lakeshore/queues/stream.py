@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from lakeshore import ports, wire
-from lakeshore.errors import Detached, InvocationCancelled, InvocationFailed, UnknownInvocation
+from lakeshore.errors import Detached, InvocationCancelled, InvocationFailed, UnknownInvocation, WaitTimeout
 from lakeshore.planes.contract import Plane
+from lakeshore.queues.unserved import NOTICE, unserved, warn
 from lakeshore.states import State
 
 
@@ -70,6 +71,7 @@ class Stream:
         self._failure: wire.Event | None = None
         self._finished = False
         self._known = not of_row
+        self._unheard = of_row and timeout is None
 
     def __repr__(self) -> str:
         return f"Stream(id={self._journal!r}, cursor={self.cursor})"
@@ -80,11 +82,20 @@ class Stream:
     def __next__(self) -> Any:
         while True:
             try:
-                _, event = self._step(self.timeout)
+                event = self._first() if self._unheard else self._step(self.timeout)[1]
             except KeyboardInterrupt:
                 raise self._detached() from None
             if event is not None and event.kind == "value":
                 return event.value
+
+    def _first(self) -> wire.Event | None:
+        """Take the first frame of a wait without an end, and say when no worker will take the job."""
+        self._unheard = False
+        try:
+            return self._step(NOTICE)[1]
+        except WaitTimeout:
+            warn(self.id, unserved(self.plane, self.id))
+            return None
 
     def frames(self) -> Iterator[tuple[int, wire.Frame]]:
         """Iterate over the frames themselves, with their seqs, from this stream's position."""

@@ -23,6 +23,7 @@ from lakeshore.queues.encoding import MISSING, decode, submission
 from lakeshore.queues.job import Job, new_worker_id
 from lakeshore.queues.stream import Stream
 from lakeshore.queues.topic import Topic
+from lakeshore.queues.unserved import packed_result
 from lakeshore.states import State
 
 
@@ -169,12 +170,13 @@ class SyncQueue:
             With the remote error's type, message and traceback.
         InvocationCancelled, UnknownInvocation
         WaitTimeout
-            After `timeout` seconds; None waits for ever. The job goes on.
+            After `timeout` seconds; None waits for ever, and warns once, after 5 s, when the job is queued
+            and no worker asks for its queue. The job goes on.
         Detached
             On Ctrl-C, which ends the wait and not the job; it names the id.
         """
         try:
-            result = self.plane.result(id, timeout=timeout)
+            result = packed_result(self.plane, id, timeout)
         except KeyboardInterrupt:
             raise Detached.of(id) from None
         return decode(result)

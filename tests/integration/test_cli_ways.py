@@ -19,6 +19,7 @@ from lakeshore import Dispatch, SyncQueue, run_worker, thunk
 from lakeshore.cli import where
 from lakeshore.cli.app import run
 from lakeshore.cli.tables import _json
+from lakeshore.wire import value_frames
 
 NOWHERE = "http://127.0.0.1:9"
 COMMANDS = [
@@ -241,3 +242,28 @@ def test_workers_are_started_on_a_named_plane(tmp_path, monkeypatch):
     for bad in (["--plane", f"{tmp_path}/x.sqlite"], ["--plane"], ["--plane", ".", "--url", NOWHERE]):
         with pytest.raises(BadParameter, match="--plane"):
             _checked(["gpu", *bad])
+
+
+def test_a_wait_for_a_job_that_nobody_takes_says_so(home, store, capsys, monkeypatch):
+    from lakeshore.queues import unserved
+
+    monkeypatch.setattr(unserved, "_POLLS", 0.01)
+    inv = SyncQueue("gpu", dispatch=store).submit(thunk(int, "7"))
+    for verb in ("result", "stream", "logs"):
+        assert run([verb, inv, "--timeout", "0.02", "--plane", str(home)]) == 1
+        told = capsys.readouterr().err
+        assert "no worker has asked for 'gpu' lately" in told
+        assert "lakeshore worker start --queue gpu" in told
+        assert "journal_read" not in told
+
+
+def test_a_silent_job_is_told_of_in_the_commands_own_words(home, store, capsys):
+    inv = SyncQueue("gpu", dispatch=store).submit(thunk(int, "7"))
+    claimed = store.claim("gpu", "w")
+    store.journal_append(inv, None, value_frames(1)[0], worker_id="w", fence=claimed.fence)
+    for verb, did, more in (("stream", "yielded", " --since 0"), ("logs", "printed", "")):
+        assert run([verb, inv, "--timeout", "0.02", "--plane", str(home)]) == 1
+        told = capsys.readouterr().err
+        assert f"{inv} has {did} nothing for 0.02 s" in told
+        assert f"read on with: lakeshore {verb} {inv}{more}" in told
+        assert not re.search("journal_read|since=", told)
