@@ -231,6 +231,7 @@ def _worker(p: Parser) -> None:
         "--process", action="store_true", help="a process beside the kernel, for bodies that hold the GIL"
     )
     start.add_argument("--root", metavar="P", help="where jobs read and write files (default: here)")
+    start.add_argument("--plane", metavar="PATH|URL", help="work the queue of this plane")
     actions.add_parser("stop", help="finish what runs, then stop").add_argument(
         "queue", nargs="?", metavar="QUEUE"
     )

@@ -62,21 +62,26 @@ def resolve(plane: Plane, ref: str, namespace: Mapping[str, Any]) -> list[str]:
     if found:
         shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
         raise UnknownInvocation(f"{ref!r} fits {len(found)} jobs: {shown}. Write more of the id.")
-    held = f" (the variable {ref} holds no id)" if ref in namespace else ""
+    held = ""
+    if ref in namespace:
+        ids = list(ids_in(namespace[ref]))
+        held = f" (the variable {ref} holds no id)"
+        if ids:
+            held = f" (the variable {ref} holds {ids[0]}, of no job on {plane!r})"
     raise UnknownInvocation(
-        f"{ref!r} is no id, prefix, variable or key of a job here{held}. See %lakeshore ls"
+        f"{ref!r} is no id, prefix, variable or key of a job here{held}. "
+        "See %lakeshore ls; %lakeshore plane says which plane this is, and goes to another"
     )
 
 
-def resolve_one(plane: Plane, ref: str, namespace: Mapping[str, Any]) -> str:
+def one(ref: str, ids: Sequence[str]) -> str:
     """Return the one id that a REF means.
 
     Raises
     ------
     UnknownInvocation
-        When it means none, or several.
+        When it means several.
     """
-    ids = resolve(plane, ref, namespace)
     if len(ids) > 1:
         raise UnknownInvocation(f"{ref} holds {len(ids)} ids; this takes one: {ids[0]}, …")
     return ids[0]

@@ -6,6 +6,7 @@ Heavy imports wait for the sub-command that needs them. Every refusal raises, as
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
 from collections.abc import Callable
@@ -17,8 +18,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 
 from lakeshore import settings
-from lakeshore.errors import Detached
-from lakeshore.notebook import arguments, completion, jobs, words
+from lakeshore.errors import Detached, DispatchError, UnknownInvocation
+from lakeshore.notebook import arguments, completion, elsewhere, jobs, words
 from lakeshore.notebook.cell import nearest
 from lakeshore.notebook.looks import TAB_SECONDS, answers, impatient
 from lakeshore.notebook.one_line import one_line
@@ -112,7 +113,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         from lakeshore.notebook.submit import submit
 
         with one_line():
-            plane = default_plane() if options.plane is None else open_at(options.plane)
+            plane = _plane_at(options.plane)
         submit(self.shell, options, header, body or "", plane=plane, number=self._number(body or ""))
 
     def _number(self, body: str) -> str:
@@ -156,8 +157,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return _queues(impatient(default_plane()))
 
     def _show(self, options: argparse.Namespace, names: dict[str, Any]) -> Record:
-        plane = impatient(default_plane())
-        id = jobs.resolve_one(plane, options.ref, names)
+        plane, id = _found_one(options.ref, names)
         row = plane.get(id) or {}
         result = row.pop("result", None)
         record = Record(row)
@@ -178,15 +178,13 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Record({name: value for name, value in record.items() if value is not None})
 
     def _logs(self, options: argparse.Namespace, names: dict[str, Any]) -> Text:
-        plane = impatient(default_plane())
-        id = jobs.resolve_one(plane, options.ref, names)
+        plane, id = _found_one(options.ref, names)
         return Text("".join(jobs.log_lines(plane, id)))
 
     def _stream(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
         from lakeshore.notebook import pumped, stream
 
-        plane = default_plane()
-        ids = jobs.resolve(plane, options.ref, names)
+        plane, ids = _found(options.ref, names)
         if options.wait and pumped.needed():
             panel = pumped.show(plane, ids, since=options.since)
         elif len(ids) == 1:
@@ -199,16 +197,17 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Shown(panel)
 
     def _wait(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
-        plane = default_plane()
-        ids = [id for ref in options.refs for id in jobs.resolve(plane, ref, names)]
+        found = [_found(ref, names) for ref in options.refs]
+        plane, ids = found[0][0], [id for _, each in found for id in each]
+        if any(other is not plane for other, _ in found):
+            raise UsageError("%lakeshore wait: these jobs are on several planes; wait for those of each")
         timeout = math.inf if options.timeout is None else options.timeout
         with jobs.interruptible(plane, ids):
             results = jobs.wait(plane, ids, timeout=timeout)
         return results[0] if len(ids) == 1 else results
 
     def _result(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
-        plane = default_plane()
-        ids = jobs.resolve(plane, options.ref, names)
+        plane, ids = _found(options.ref, names)
         with jobs.interruptible(plane, ids):
             results = jobs.wait(plane, ids, timeout=options.timeout)
         held = names.get(options.ref)
@@ -223,19 +222,20 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         if bool(options.refs) == options.all or options.all != (options.queue is not None):
             raise UsageError("%lakeshore cancel: give REFs, or --queue Q --all")
         if options.all:
-            ids = [
-                row["id"]
+            chosen = [
+                (plane, row["id"])
                 for state in ("queued", "running")
                 for row in jobs.scan(plane, options.queue, state=state)
             ]
         else:
-            ids = [id for ref in options.refs for id in jobs.resolve(plane, ref, names)]
-        rows = [{"id": id, "cancelled": plane.cancel(id), "state": _state(plane, id)} for id in ids]
+            found = [_found(ref, names) for ref in options.refs]
+            chosen = [(impatient(each), id) for each, ids in found for id in ids]
+        rows = [{"id": id, "cancelled": at.cancel(id), "state": _state(at, id)} for at, id in chosen]
         return Table(rows, dict.fromkeys(("id", "cancelled", "state"), plain), empty="nothing to cancel")
 
     def _requeue(self, options: argparse.Namespace, names: dict[str, Any]) -> Table:
-        plane = impatient(default_plane())
-        ids = jobs.resolve(plane, options.ref, names)
+        plane, ids = _found(options.ref, names)
+        plane = impatient(plane)
         rows = [{"id": id, "requeued": plane.requeue(id), "state": _state(plane, id)} for id in ids]
         return Table(rows, dict.fromkeys(("id", "requeued", "state"), plain))
 
@@ -251,7 +251,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
 
         if options.action == "start":
             asked = {"threads": options.threads, "process": options.process, "root": options.root}
-            made = worker.start(default_plane(), options.queue, **asked)
+            made = worker.start(_plane_at(options.plane), options.queue, **asked)
             if said := worker.differs(made, **asked):
                 sys.stdout.write(f"lakeshore: {said}\n")
             return made
@@ -340,6 +340,26 @@ def open_at(where: str) -> Plane:
     return current if getattr(current, "path", None) == path else Dispatch(path, ns=environment.namespace)
 
 
+def _plane_at(where: str | None) -> Plane:
+    return default_plane() if where is None else elsewhere.opened(where, open_at, default_plane())
+
+
+def _found(ref: str, names: dict[str, Any]) -> tuple[Plane, list[str]]:
+    """Return the ids that a REF means and their plane: the default one, or one that a `--plane` named."""
+    try:
+        return default_plane(), jobs.resolve(impatient(default_plane()), ref, names)
+    except UnknownInvocation:
+        for plane in elsewhere.planes():
+            with contextlib.suppress(DispatchError):  # no such job there, or no answer
+                return plane, jobs.resolve(impatient(plane), ref, names)
+        raise
+
+
+def _found_one(ref: str, names: dict[str, Any]) -> tuple[Plane, str]:
+    plane, ids = _found(ref, names)
+    return impatient(plane), jobs.one(ref, ids)
+
+
 def _where(plane: Plane) -> dict[str, Any]:
     path = getattr(plane, "path", None)
     return {"plane": repr(plane), "file": None if path is None else str(path), "trusted": plane.trusted}
@@ -377,7 +397,7 @@ def unload(ipython: Any) -> None:
     """Stop this kernel's workers and panels, and take the magics and the completer out of the shell."""
     _remove(ipython)
     if (workers := sys.modules.get("lakeshore.notebook.worker")) is not None:
-        workers.stop(drain=False)
+        sys.stdout.write("".join(f"lakeshore: {said}\n" for said in workers.stop_all()))
     if (panels := sys.modules.get("lakeshore.notebook.stream")) is not None:
         panels.shutdown()
 

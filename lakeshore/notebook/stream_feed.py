@@ -15,6 +15,7 @@ from typing import Any
 from lakeshore import wire
 from lakeshore.errors import LakeshoreError, UnknownInvocation
 from lakeshore.notebook import render
+from lakeshore.notebook.elsewhere import flag
 from lakeshore.notebook.render_images import Figure
 from lakeshore.notebook.render_numerals import as_float, is_number
 from lakeshore.notebook.render_packed import result_shown
@@ -378,7 +379,7 @@ class JobFeed:
     def _notes(self) -> list[str]:
         notes = ["its row is gone from the plane (pruned)"] if self._gone else []
         if self.panel.state == State.QUEUED and self.panel.queue is not None and not self._worker_seen():
-            notes.append(no_worker_note(self.panel.queue))
+            notes.append(no_worker_note(self.panel.queue, self.plane))
         return notes
 
     def _worker_seen(self) -> bool:
@@ -402,9 +403,9 @@ def worker_present(plane: Plane, queue: str, now: float) -> bool:
     return any(w["running"] or now - w["seen_at"] < PRESENT_SECONDS for w in plane.workers(queue))
 
 
-def no_worker_note(queue: str) -> str:
-    """Return the sentence that tells how to start a worker for `queue`."""
+def no_worker_note(queue: str, plane: Plane) -> str:
+    """Return the sentence that tells how to start a worker for `queue` of `plane`."""
     return (
         f"no worker has asked for queue '{queue}' lately; "
-        f"start one with `%lakeshore worker start {shlex.quote(queue)}`"
+        f"start one with `%lakeshore worker start {shlex.quote(queue)}{flag(plane)}`"
     )

@@ -185,7 +185,7 @@ class GroupFeed:
         if State.QUEUED in states and State.RUNNING not in states:
             queue = next(row["queue"] for row in self.panel.rows if row["state"] == State.QUEUED)
             if not worker_present(self.plane, queue, self._clock()):
-                notes.append(no_worker_note(queue))
+                notes.append(no_worker_note(queue, self.plane))
         return notes
 
 
@@ -208,7 +208,7 @@ def queue_state(plane: Plane, name: str, now: float) -> QueueState:
     counts: dict[str, int] = {state: plane.count(name, state) for state in State}
     notes = []
     if counts[State.QUEUED] and not worker_present(plane, name, now):
-        notes.append(no_worker_note(name))
+        notes.append(no_worker_note(name, plane))
     rows = plane.invocations(name, limit=RECENT)
     names = {row["id"]: call_shown(plane.envelope(row["id"])) for row in rows}
     return QueueState(name, counts, rows, plane.workers(name), notes, names)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from lakeshore import settings
 from lakeshore.errors import DispatchError
+from lakeshore.notebook.elsewhere import flag
 from lakeshore.notebook.tables import Table, plain
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.default import default_plane
@@ -308,6 +309,22 @@ def stop(queue: str | None = None, *, drain: bool = True) -> list[KernelWorker]:
                 _leaving.append(worker)
         _leaving[:] = [w for w in _leaving if w.running]
     return chosen
+
+
+def stop_all() -> list[str]:
+    """Stop all workers at once, as the extension goes; return what is to be said of each."""
+    said = []
+    for worker in _living(None):
+        if not worker.running:
+            continue
+        what = f"the worker for {worker.queue!r} ({worker.kind}) was stopped with the extension"
+        process = worker.kind == "process"
+        if (id := worker.current) is not None:
+            what += f"; {id} {'has its grace to end' if process else 'goes back to the queue'}"
+        again = f"{shlex.quote(worker.queue)}{flag(worker.plane)}{' --process' if process else ''}"
+        said.append(f"{what}. %lakeshore worker start {again} starts one again")
+    stop(drain=False)
+    return said
 
 
 def status(queue: str | None = None) -> Table:

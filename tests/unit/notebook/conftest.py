@@ -12,6 +12,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 from lakeshore import Dispatch, SyncQueue, run_worker
+from lakeshore.notebook import elsewhere
 from lakeshore.planes.default import set_default_plane
 
 
@@ -87,5 +88,6 @@ def nb(bare_shell: InteractiveShell) -> Iterator[Notebook]:
     bare_shell.run_line_magic("load_ext", "lakeshore")
     yield Notebook(bare_shell, plane)
     bare_shell.run_line_magic("unload_ext", "lakeshore")
+    elsewhere.forget()
     set_default_plane(None)
     plane.close()
