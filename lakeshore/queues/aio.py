@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 from lakeshore.errors import Detached, WaitTimeout
 from lakeshore.planes.contract import Claimed, Plane, check_id
@@ -81,7 +81,7 @@ class Queue:
     async def submit(
         self,
         payload: Any = MISSING,
-        *,
+        *more: Never,
         envelope: bytes | None = None,
         id: str | None = None,
         key: str | None = None,
@@ -94,6 +94,7 @@ class Queue:
             partial(
                 self.sync.submit,
                 payload,
+                *more,
                 envelope=envelope,
                 id=id,
                 key=key,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import reprlib
 from typing import Any, Protocol
 
 from lakeshore import settings, wire
@@ -35,7 +37,7 @@ def new_id() -> str:
 
 def submission(
     payload: Any,
-    *,
+    *more: object,
     plane: Plane,
     envelope: bytes | None = None,
     id: str | None = None,
@@ -52,8 +54,14 @@ def submission(
     PackError
         When the payload has no form on the wire, or is over the limit.
     TypeError
-        When both or neither of `payload` and `envelope` are given.
+        When both or neither of `payload` and `envelope` are given, or more than one payload.
     """
+    if more:
+        name = getattr(payload, "__name__", "")
+        given = ", ".join([name if name.isidentifier() else "f", *map(reprlib.repr, more)])
+        raise TypeError(
+            f"submit: takes one job, got {1 + len(more)} arguments. A call is one: q.submit(thunk({given}))"
+        )
     if (payload is MISSING) == (envelope is None):
         raise TypeError("submit: wants either a payload or envelope=, not both and not neither")
     id = new_id() if id is None else check_id(id)
@@ -64,7 +72,7 @@ def submission(
             made = payload.__envelope__(id=id, plane=plane, key=key, parent=parent, shared=shared)
             envelope = made.to_bytes()
         else:
-            envelope = wire.pack(payload)
+            envelope = _packed(payload)
     limit = settings.max_payload()
     if len(envelope) > limit:
         raise PackError(
@@ -72,6 +80,19 @@ def submission(
             "Write large data to a file (run.write) and pass its key."
         )
     return Submission(envelope=envelope, id=id, key=key, priority=priority, parent=parent, delay=delay)
+
+
+def _packed(payload: Any) -> bytes:
+    try:
+        return wire.pack(payload)
+    except PackError:
+        if not (inspect.isgenerator(payload) or inspect.iscoroutine(payload) or inspect.isasyncgen(payload)):
+            raise
+    name, kind = payload.__name__, type(payload).__name__
+    raise PackError(
+        f"submit: {name}(...) was called here and gave a {kind}, which runs in this process only. Submit the "
+        f"call instead: q.submit(thunk({name}, ...))"
+    )
 
 
 def decode(result: bytes) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from lakeshore import ports
 from lakeshore.errors import Detached, UnpackError
@@ -80,7 +80,7 @@ class SyncQueue:
     def submit(
         self,
         payload: Any = MISSING,
-        *,
+        *more: Never,
         envelope: bytes | None = None,
         id: str | None = None,
         key: str | None = None,
@@ -113,9 +113,12 @@ class SyncQueue:
             When the payload cannot travel; nothing is stored.
         DispatchError
             When `id` is taken by another job.
+        TypeError
+            For arguments after the payload: a call is ``thunk(f, ...)``.
         """
         item = submission(
             payload,
+            *more,
             plane=self.plane,
             envelope=envelope,
             id=id,

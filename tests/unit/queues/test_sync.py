@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import signal
 import threading
 
@@ -14,6 +16,7 @@ from lakeshore import (
     InvocationCancelled,
     InvocationFailed,
     PackError,
+    Queue,
     SyncQueue,
     UnknownInvocation,
     WaitTimeout,
@@ -238,3 +241,39 @@ def test_an_undecodable_payload_fails_and_the_next_is_taken(q):
     row = q.status("poison")
     assert row["state"] == "failed"
     assert "cannot be decoded" in row["error"]
+
+
+@pytest.mark.parametrize("kind", [SyncQueue, Queue])
+def test_arguments_beside_the_payload_say_how_a_call_is_submitted(q, kind):
+    def f(x, y=0):
+        return x
+
+    verb = kind("gpu", dispatch=q.plane).submit
+    with pytest.raises(TypeError, match=r"q\.submit\(thunk\(f, 3, 'a'\)\)$"):
+        _answer(verb(f, 3, "a"))
+    with pytest.raises(TypeError, match=r"thunk\(f, \[0, 1, .*\.\.\.\]\)\)$"):
+        _answer(verb(lambda x: x, list(range(100))))
+    assert q.count() == 0
+
+
+def test_a_call_that_was_made_here_says_how_it_is_submitted(q):
+    def long(n):
+        yield n
+
+    async def fetch(n):
+        return n
+
+    async def each(n):
+        yield n
+
+    waits = fetch(3)
+    for made, name, kind in ((long(3), "long", "generator"), (waits, "fetch", "coroutine"),
+                             (each(3), "each", "async_generator")):  # fmt: skip
+        with pytest.raises(PackError, match=rf"gave a {kind}.*q\.submit\(thunk\({name}, \.\.\.\)\)"):
+            q.submit(made)
+    waits.close()
+    assert q.count() == 0
+
+
+def _answer(made):
+    return asyncio.run(made) if inspect.iscoroutine(made) else made
