@@ -39,6 +39,7 @@ from lakeshore.planes.sqlite_files import (
     refuse_foreign,
     refuse_network,
 )
+from lakeshore.planes.sqlite_place import Place
 from lakeshore.planes.store import Store
 
 PAGE_BYTES = 2048
@@ -100,6 +101,7 @@ class Dispatch(Store):
         self._held: list[Reader] = []
         self._forking = False
         self._boot = boot_id()
+        self._place: Place | None = None
         if self._path is None:
             self._turn = sqlite_turn.turn_for(None)
             self._bells = doorbell.belfry(None)
@@ -194,6 +196,8 @@ class Dispatch(Store):
         try:
             if raw.in_transaction:  # two interrupts struck, one of them within the ROLLBACK below
                 tx.execute("ROLLBACK")
+            if self._place is not None:
+                self._place.check()
             tx.execute("BEGIN IMMEDIATE")
             answer = work(tx)
             tx.execute("COMMIT")
@@ -238,6 +242,8 @@ class Dispatch(Store):
                     try:
                         if reader.tx is None:
                             reader.tx = self._connect("NORMAL")
+                        if self._place is not None:
+                            self._place.check()
                         answer = work(reader.tx)
                     except (apsw.Error, UnicodeDecodeError) as error:
                         raise unavailable(self._path, error) from error
@@ -250,11 +256,15 @@ class Dispatch(Store):
     def _connect(self, synchronous: str) -> Connection:
         """Open a connection to the file; what SQLite reads beside it is ours before and after."""
         assert self._path is not None
+        if self._place is not None:
+            self._place.check()
         refuse_foreign(self._path)
         tx = Connection(self._path, self._sql, synchronous)
         try:
             tx.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # this opens -wal and -shm
             refuse_foreign(self._path)
+            if self._place is not None:
+                self._place.opened()
         except BaseException:
             tx.close(checkpoint=False)
             raise
@@ -283,6 +293,7 @@ class Dispatch(Store):
             with self._turn.lock:
                 sqlite_fork.watch(self)
                 make_private(path)
+                self._place = Place(path)
                 self._bells = doorbell.belfry(bells_of(path))
                 try:
                     self._turn.take()
@@ -314,6 +325,8 @@ class Dispatch(Store):
             refuse_foreign(self._path)  # a file that was no WAL before has its -wal and -shm only now
             sqlite_schema.make(raw, self._path)
             raw.execute(self._sql["claim_other_boots"], {"boot": self._boot})
+            if self._place is not None:
+                self._place.opened()
             raw.execute("COMMIT")
         except BaseException:
             if raw.in_transaction:
@@ -351,6 +364,8 @@ class Dispatch(Store):
             self._held.append(reader)
             reader.close(checkpoint=False)
         self._close_writers(checkpoint=False)
+        if self._place is not None:
+            self._place.closed()
 
     def _after_fork(self, *, child: bool) -> None:
         if self._path is None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from lakeshore import Dispatch, SyncQueue, run, run_worker, scope, thunk, udf
+from lakeshore.errors import PlaneUnavailable
 
 KERNEL = r"""
 import contextlib, io, json, os, sys
@@ -432,3 +433,58 @@ def test_planes_of_one_file_by_link_and_by_name_agree(tmp_path: Path) -> None:
     for plane in planes[1:]:
         plane.close()
     assert sorted(found.name for found in tmp_path.iterdir()) == ["f.sqlite", "link", "real"]
+
+
+LOST = {
+    "deleted": lambda path: path.unlink(),
+    "replaced": lambda path: os.replace(path.parent.parent / "other", path),
+    "its folder renamed": lambda path: path.parent.rename(path.parent.parent / "away"),
+    "its WAL deleted": lambda path: Path(f"{path}-wal").unlink(),
+    "its index deleted": lambda path: Path(f"{path}-shm").unlink(),
+}
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("name", list(LOST))
+def test_nothing_is_acknowledged_into_a_file_that_is_gone(name: str, settled: bool, tmp_path: Path) -> None:
+    path = tmp_path / "home" / "d.sqlite"
+    path.parent.mkdir()
+    plane = Dispatch(path)
+    if settled:
+        os.utime(path.parent, (1, 1.5))  # long ago: the plane takes the folder for unchanged
+    plane.submit("gpu", b"e", id="kept")
+    (tmp_path / "other").touch()
+    LOST[name](path)
+    for call in (
+        lambda: plane.submit("gpu", b"e", id="lost"),
+        lambda: plane.claim("gpu", "w"),
+        lambda: plane.journal_append("topic", None, b"f"),
+        lambda: plane.get("kept"),
+    ):
+        with pytest.raises(PlaneUnavailable, match="moved or deleted while open.*make a new Dispatch"):
+            call()
+    plane.close()
+
+
+def test_a_folder_that_was_put_back_goes_on(tmp_path: Path) -> None:
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    plane = Dispatch(home / "d.sqlite")
+    home.rename(away)
+    with pytest.raises(PlaneUnavailable, match="moved or deleted"):
+        plane.submit("gpu", b"e", id="x")
+    away.rename(home)
+    (home / "beside").touch()
+    plane.submit("gpu", b"e", id="x")
+    with Dispatch(home / "d.sqlite") as other:
+        assert other.count("gpu") == 1
+    plane.close()
+
+
+def test_a_worker_says_that_its_file_is_gone(tmp_path: Path) -> None:
+    plane = Dispatch(tmp_path / "d.sqlite")
+    told: list[Any] = []
+    (tmp_path / "d.sqlite").unlink()
+    run_worker(SyncQueue("gpu", dispatch=plane), on_event=told.append, stop=lambda: bool(told))
+    assert told[0].kind == "plane_away" and "moved or deleted while open" in told[0].detail
+    plane.close()
