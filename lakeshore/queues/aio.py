@@ -20,11 +20,11 @@ from lakeshore.errors import Detached, WaitTimeout
 from lakeshore.planes.contract import Claimed, Plane, check_id
 from lakeshore.queues import unserved
 from lakeshore.queues.aio_stream import SLICE, AsyncStream, NativeStream
+from lakeshore.queues.aio_topic import AsyncTopic
 from lakeshore.queues.aio_wait import awake, let_go
 from lakeshore.queues.encoding import MISSING, decode
 from lakeshore.queues.job import Job
 from lakeshore.queues.sync import SyncQueue
-from lakeshore.queues.topic import Topic
 from lakeshore.states import State
 
 T = TypeVar("T")
@@ -271,9 +271,9 @@ class Queue:
         """Start a worker for this queue in a thread of this process; see `WorkerThread`."""
         return self.sync.worker(**options)
 
-    def topic(self, name: str) -> Topic:
-        """Return a topic of this plane."""
-        return self.sync.topic(name)
+    def topic(self, name: str) -> AsyncTopic:
+        """Return a topic of this plane, whose verbs are coroutines."""
+        return AsyncTopic(name, dispatch=self.plane, offload=offload)
 
     async def post(self, topic: str, value: Any, final: bool = False) -> int:
         """Post a value to a topic; see `Topic.post`."""

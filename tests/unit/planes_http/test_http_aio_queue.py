@@ -127,3 +127,29 @@ def test_a_cancelled_claim_holds_none(ours: Ours, q: Queue) -> None:
     asyncio.run(main())
     assert SyncQueue("gpu", dispatch=ours.plane).count() == 1
     assert isinstance(ours.plane, Dispatch)
+
+
+@pytest.mark.parametrize("plane", ["control plane", "memory"])
+def test_topics_are_awaited(q: Queue, plane: str) -> None:
+    if plane == "memory":
+        q = Queue("gpu", dispatch=Dispatch(":memory:"))
+
+    async def main() -> None:
+        topic = q.topic("metrics")
+        heard = asyncio.create_task(_all(topic.listen(timeout=10, with_seq=True)))
+        followed = asyncio.create_task(_all(topic.stream(timeout=10)))
+        assert await topic.post({"loss": 0.5}) == 0
+        assert await q.post("metrics", None) == 1
+        assert await topic.post("last", final=True) == 3
+        assert await heard == [(0, {"loss": 0.5}), (1, None), (2, "last")]
+        assert await followed == [{"loss": 0.5}, None, "last"]
+        assert await _all(topic.stream(since=0)) == [None, "last"]
+        assert await _all(q.topic("silent").listen(timeout=0.1)) == []
+        with pytest.raises(WaitTimeout):
+            await anext(q.topic("silent").stream(timeout=0.1))
+        with pytest.raises(ValueError, match="topic"):
+            q.topic("")
+
+    asyncio.run(main())
+    if plane == "memory":
+        q.plane.close()
