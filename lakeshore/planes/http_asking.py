@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from lakeshore.errors import DispatchError
 from lakeshore.planes import protocol
+from lakeshore.planes.contract import Claimed
 from lakeshore.planes.http_counts import Counts
 from lakeshore.planes.http_steps import Ask, Rest, Steps, rest
 from lakeshore.planes.http_tries import HOLD_MARGIN, Answer, Broken, Refused, Reply, Setback, Tries
@@ -26,6 +27,7 @@ class Asking:
         self._tries, self._ns = tries, ns
         self._counts, self._counts_pid = Counts(), os.getpid()
         self._unanswered: dict[tuple[str, str, int], bytes] = {}
+        self._surplus: dict[tuple[str, str], list[Claimed]] = {}
 
     @property
     def timeout(self) -> float:

@@ -31,6 +31,8 @@ _SNIPPET: Final = 300
 HOLD_MARGIN: Final = 10.0
 """Seconds that a held answer may take beyond its hold."""
 _ACCEPT: Final = MSGPACK
+_HARMLESS: Final = (protocol.AWAIT, protocol.GET)
+"""A control plane in the field answers 500 while its own storage is away: these are then asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,7 @@ class Tries:
         self, verb: str, route: Route, outcome: Answer | Broken, *, doubt: bool = False, size: int = 0
     ) -> Reply | Setback:
         """Return what came of one try; raises as `once` does."""
-        setback = self.setback(outcome)
+        setback = self.setback(outcome, harmless=route in _HARMLESS)
         if setback is not None:
             return setback
         assert isinstance(outcome, Answer)
@@ -270,13 +272,20 @@ class Tries:
         yield Rest(min(pause, left))
         return pause < left
 
-    def setback(self, outcome: Answer | Broken | Body) -> Setback | None:
-        """Return why this outcome is to be tried again, or None where it is an answer."""
+    def setback(self, outcome: Answer | Broken | Body, *, harmless: bool = False) -> Setback | None:
+        """Return why this outcome is to be tried again, or None where it is an answer.
+
+        What is `harmless` to ask is asked again also after a 500, unless that is the word of our server.
+        """
         if isinstance(outcome, Broken):
             setback = Setback(outcome.why, outcome.landed, outcome.hopeless)
-        elif outcome.status in TRY_AGAIN:
+        elif outcome.status in TRY_AGAIN or (
+            harmless and outcome.status == 500 and HEADER.lower() not in outcome.headers
+        ):
             busy = outcome.status == 429
             said = f"it answered {outcome.status}"
+            if isinstance(outcome, Answer) and outcome.status == 500:
+                said += f": {self.snippet(outcome.body)}"
             setback = Setback(said, not busy, at_least=_retry_after(outcome.headers), busy=busy)
         else:
             self._trouble = None

@@ -5,6 +5,7 @@ An ending whose answer was lost is sent again; if it is then refused, the row te
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -23,6 +24,8 @@ from lakeshore.planes.http_tries import Refused, Setback
 from lakeshore.planes.protocol import HOLD_SECONDS, Route
 from lakeshore.states import State
 from lakeshore.version import __version__
+
+_log = logging.getLogger(__name__)
 
 
 class Working(Journalling):
@@ -79,6 +82,8 @@ class Working(Journalling):
             self._need_ours("claim", f"It would claim in its own order, not {kind!r}. Use fifo there.")
         body = {**protocol.spec_body(spec), "worker_id": worker_id, "namespace": self._ns, "capacity": n}
         body["worker"] = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
+        if (kept := self._surplus.get((queue, worker_id))) is not None:
+            return self._up_to(n, queue, worker_id, kept)
         call = (queue, worker_id, n)
         nonce = self._unanswered.pop(call, None)  # of a call that was given up: its claims are ours
         body["again"], body["nonce"] = nonce is not None, nonce or secrets.token_bytes(protocol.NONCE_BYTES)
@@ -103,7 +108,7 @@ class Working(Journalling):
             body["again"], body["nonce"] = False, secrets.token_bytes(protocol.NONCE_BYTES)
             left = deadline - time.monotonic()
             if taken or left <= 0:
-                return taken
+                return self._up_to(n, queue, worker_id, taken)
             until = max(until, time.monotonic() + 1.0)
             failures, empty = 0, empty + 1
             yield pause(empty, left)
@@ -119,6 +124,21 @@ class Working(Journalling):
                 self._journals.claimed(claimed.id, claimed.fence, seqs.get(claimed.id))
             return taken
         raise self._tries.malformed(verb, problem)
+
+    def _up_to(self, n: int, queue: str, worker_id: str, taken: list[Claimed]) -> list[Claimed]:
+        """Keep for the next claim what a control plane gave beyond `n`; not all heed what was asked for."""
+        self._surplus.pop((queue, worker_id), None)
+        if len(taken) > n:
+            self._surplus[queue, worker_id] = taken[n:]
+        return taken[:n]
+
+    def hand_back(self, queue: str, worker_id: str) -> None:
+        """Give back what is kept for the next claim of a worker that makes none."""
+        for claimed in self._surplus.pop((queue, worker_id), []):
+            try:
+                self.release(claimed.id, worker_id, fence=claimed.fence)
+            except DispatchError as exc:
+                _log.warning("release of %s failed, its lease will lapse: %s", claimed.id, exc)
 
     def heartbeat(
         self, inv_id: str, worker_id: str, *, lease: float = 30.0, fence: int | None = None
@@ -204,7 +224,7 @@ class Working(Journalling):
         if spec is None:
             return None
         if ours:
-            taken = self._commands(verb, answer, spec.queue)
+            taken = self._up_to(1, spec.queue, worker_id, self._commands(verb, answer, spec.queue))
             return taken[0] if taken else None
         try:
             return self.claim(

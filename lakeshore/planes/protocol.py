@@ -6,6 +6,7 @@ that is absent takes its default, one that is unknown is ignored. No function he
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -26,6 +27,8 @@ from lakeshore.errors import (
 )
 from lakeshore.planes.contract import Claimed, ClaimSpec, Submission
 from lakeshore.states import State
+
+_log = logging.getLogger(__name__)
 
 HEADER: Final = "Lakeshore-Protocol"
 VERSION: Final = "1"
@@ -288,26 +291,43 @@ def command(claimed: Claimed, said: Mapping[str, Any] | None = None) -> dict[str
 
 
 def read_commands(answer: Mapping[str, Any], queue: str) -> list[Claimed]:
-    """Read the jobs of a poll's (or an ending's) answer; raises `ValueError` naming the field."""
-    claimed = []
+    """Read the jobs of a poll's (or an ending's) answer; one that cannot be read leaves the others.
+
+    Raises
+    ------
+    ValueError
+        When there is none that can be read, naming the field of one that cannot.
+    """
+    claimed, problem = [], ""
     for each in field(answer, "commands", list, []):
-        if not isinstance(each, dict):
-            raise ValueError(f"commands: wants maps, got {type(each).__name__}")
-        if each.get("kind") != "run":
-            continue
-        body = field(each, "body", dict)
-        config = field(body, "run_config", dict, {})
-        claimed.append(
-            Claimed(
-                field(body, "invocation_id", str),
-                field(body, "args_blob", bytes),
-                field(body, "attempt", int, 1),
-                field(config, "queue", str, queue),
-                field(body, "fence", int, 0),
-                float(field(body, "lease_expires_at", (int, float), 0.0)),
-            )
-        )
+        try:
+            one = _read_command(each, queue)
+        except ValueError as exc:
+            problem = str(exc)
+        else:
+            claimed += [] if one is None else [one]
+    if problem and not claimed:
+        raise ValueError(problem)
+    if problem:
+        _log.warning("a command beside %d others cannot be read (%s): it is left", len(claimed), problem)
     return claimed
+
+
+def _read_command(each: Any, queue: str) -> Claimed | None:
+    if not isinstance(each, dict):
+        raise ValueError(f"commands: wants maps, got {type(each).__name__}")
+    if each.get("kind") != "run":
+        return None
+    body = field(each, "body", dict)
+    config = field(body, "run_config", dict, {})
+    return Claimed(
+        field(body, "invocation_id", str),
+        field(body, "args_blob", bytes),
+        field(body, "attempt", int, 1),
+        field(config, "queue", str, queue),
+        field(body, "fence", int, 0),
+        float(field(body, "lease_expires_at", (int, float), 0.0)),
+    )
 
 
 def read_next_seqs(answer: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -398,7 +418,7 @@ STATUSES: Final[dict[str, int]] = {
     PlaneUnavailable.code: 503,
 }
 """Error code -> status."""
-TRY_AGAIN: Final = frozenset({429, 502, 503, 504})
+TRY_AGAIN: Final = frozenset({408, 425, 429, 502, 503, 504, *range(520, 525), 529})
 """Statuses of a server or gateway that may answer when asked again."""
 _RAISED: Final = {error.code: error for error in (ClaimLost, UnknownInvocation, NotSupported, DispatchError)}
 

@@ -100,6 +100,9 @@ class Slot:
                     return
         finally:
             self._runner.close()
+            hand_back = getattr(worker.plane, "hand_back", None)
+            if hand_back is not None:
+                hand_back(worker.spec.queue, self.worker_id)
 
     def _claim(self) -> Claimed | None:
         worker, spec = self.worker, self.worker.spec

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from unit.planes_http.field import Field, frame
-from unit.planes_http.loopback import TOKEN, drop, status, stream
+from unit.planes_http.loopback import TOKEN, Request, drop, status, stream
 
-from lakeshore import DispatchError, HttpDispatch, PlaneUnavailable, SyncQueue
+from lakeshore import DispatchError, HttpDispatch, PlaneUnavailable, SyncQueue, run_worker, thunk
 
 Connect = Callable[..., HttpDispatch]
 
@@ -19,6 +21,59 @@ def test_result_survives_gateway_errors(field: Field, connect: Connect) -> None:
     field.script["await"] = [status(503, b"busy"), status(502, b"<html>bad gateway</html>"), status(504)]
     field.done("inv-1", {"ok": 1})
     assert SyncQueue("gpu", dispatch=connect(field)).result("inv-1", timeout=20) == {"ok": 1}
+
+
+@pytest.mark.parametrize("code", [408, 425, 520, 521, 522, 523, 524, 529])
+def test_what_gateways_say_for_a_moment_is_waited_out(field: Field, connect: Connect, code: int) -> None:
+    field.script["submit"] = [status(code, b"<html>a moment</html>")]
+    assert SyncQueue("gpu", dispatch=connect(field)).submit({"x": 1})
+    assert len(field.posts("submit")) == 2
+
+
+def test_500_is_waited_out_where_asking_again_is_harmless(field: Field, connect: Connect) -> None:
+    plane = connect(field, timeout=1.0)
+    field.script["await"] = [status(500, b"my database is away")] * 2
+    field.done("inv-1", 7)
+    assert SyncQueue("gpu", dispatch=plane).result("inv-1", timeout=20) == 7
+    field.script["submit"] = [status(500, b"broken")]
+    with pytest.raises(PlaneUnavailable, match="500: broken"):
+        plane.submit("gpu", b"x", id="a")
+    assert len(field.posts("submit")) == 1
+    field.script["await"] = [status(500, b"broken for good")] * 99
+    with pytest.raises(PlaneUnavailable, match="500: broken for good"):
+        SyncQueue("gpu", dispatch=plane).result("inv-1", timeout=None)
+
+
+def all_at_once(field: Field, request: Request) -> None:
+    """Answer a poll with every job, whatever its capacity, and one that nobody can read among them."""
+    commands: list[dict[str, Any]] = []
+    while field.queue:
+        id = field.queue.popleft()
+        field.rows[id].update(state="running", attempt=1)
+        body = {"invocation_id": id, "args_blob": field.rows[id]["envelope"], "attempt": 1}
+        commands.append({"kind": "run", "body": body})
+    commands.insert(1, {"kind": "run", "body": {"invocation_id": 5}})
+    request.send({"commands": commands})
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_no_command_of_an_answer_is_lost(field: Field, connect: Connect, once: bool) -> None:
+    plane = connect(field)
+    queue = SyncQueue("gpu", dispatch=plane)
+    ids = [queue.submit(thunk(lambda n=n: n)) for n in range(3)]
+    field.script["poll"] = [partial(all_at_once, field)]
+    if once:
+        run_worker(queue, once=True, isolation="inline", allow_pickled=True)
+        assert [field.rows[id]["state"] for id in ids] == ["succeeded", "pending", "pending"]
+    else:
+        run_worker(
+            queue,
+            isolation="inline",
+            allow_pickled=True,
+            poll=0.02,
+            stop=lambda: len(field.posts("ack")) == 3,
+        )
+        assert [queue.result(id) for id in ids] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("headers", [{"retry_after": "1"}, {}], ids=["asked", "silent"])
