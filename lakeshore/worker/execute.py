@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 KNOWN: Final = 1000
 """References that a worker remembers."""
+_LOOKED_AT: Final = 20
+"""Items of a refused result that are looked at for a drawing."""
 
 
 class Sinks(Protocol):
@@ -177,8 +179,7 @@ class _Run:
         try:
             return Done(wire.pack(value, limit=rules.max_payload), self.frames)
         except PackError as exc:
-            self._refuse(exc, value)
-            raise
+            raise self._refused_value(exc, value) from None
 
     def _publish(self, run: RunContext, keys: Iterable[str] | None = None) -> None:
         """Send the files that the body wrote to where other machines read them: all, or those of `keys`."""
@@ -212,8 +213,7 @@ class _Run:
         try:
             frames = wire.value_frames(value, self.frames, limit=self._rules.max_payload)
         except PackError as exc:
-            self._refuse(exc, value)
-            raise
+            raise self._refused_value(exc, value) from None
         try:
             self._sinks.values(frames)
         except ClaimLost as exc:
@@ -221,15 +221,16 @@ class _Run:
             raise
         self.frames += len(frames)
 
-    def _refuse(self, exc: PackError, value: Any) -> None:
+    def _refused_value(self, exc: PackError, value: Any) -> PackError:
         """Note that no try can give this value, and leave a look at it in the log: it may be a day's work."""
-        self.refused = exc
-        if self._away():
-            return
-        try:
-            self._sinks.display(display.last_look(value))
-        except Exception as odd:  # noqa: BLE001 - the value's own code ran; the refusal is what is told
-            print(f"[lakeshore: its display raised {type(odd).__name__}]", file=sys.stderr)  # noqa: T201
+        way_out = _way_out(value) if "no codec for" in str(exc) else ""
+        refused = self.refused = PackError(f"{exc}{way_out}")
+        if not self._away():
+            try:
+                self._sinks.display(display.last_look(value))
+            except Exception as odd:  # noqa: BLE001 - the value's own code ran; the refusal is what is told
+                print(f"[lakeshore: its display raised {type(odd).__name__}]", file=sys.stderr)  # noqa: T201
+        return refused
 
     def _away(self) -> bool:
         return forks.here() != self._home
@@ -243,6 +244,21 @@ class _Run:
             print(display.bundle(obj).get("text/plain", ""), flush=True)  # noqa: T201 - where its prints go
         else:
             self._sinks.show(obj)
+
+
+def _way_out(value: Any) -> str:
+    """Return what to do with an object that is no data: a drawing, or one that was fitted or built."""
+    parts = [value, *value[:_LOOKED_AT]] if isinstance(value, (list, tuple)) else [value]
+    if isinstance(value, dict):
+        parts += list(value.values())[:_LOOKED_AT]
+    if any(type(part).__module__.startswith("matplotlib.") for part in parts):
+        return (
+            ". A figure is shown in the job's log as it is: return nothing of it. To keep it as a file: "
+            "fig.savefig(run.write('fig.png')), then return 'fig.png'"
+        )
+    if type(value).__module__ in ("builtins", "collections"):
+        return ""
+    return ". To keep the object itself, pickle it into run.write('it.pkl') and return 'it.pkl'"
 
 
 def _resolved(fn: Mapping[str, Any], rules: Rules, mount: Mount | None) -> Callable[..., Any]:

@@ -61,6 +61,29 @@ def test_what_cannot_be_packed_fails_at_once_and_leaves_its_display(q, drain, fo
     assert ("text/html" in shown) is (form != "dict")
 
 
+@pytest.mark.parametrize("form", ["figure", "axes", "pair"])
+def test_a_returned_figure_is_told_to_be_shown_already(q, drain, form):
+    def draw(form):
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(figsize=(1, 1))
+        return {"figure": figure, "axes": axes, "pair": (figure, axes)}[form]
+
+    pytest.importorskip("matplotlib")
+    inv = q.submit(thunk(draw, form))
+    assert drain() == 1
+    with pytest.raises(InvocationFailed, match="shown in the job's log as it is: return nothing of it"):
+        q.result(inv)
+    assert sum("image/png" in item.get("display", ()) for item in q.logs(inv)) == 1
+
+
+def test_a_returned_object_is_told_how_it_can_be_kept(q, drain):
+    inv = q.submit(thunk(Model))
+    drain()
+    with pytest.raises(InvocationFailed, match=r"pickle it into run\.write\('it\.pkl'\)"):
+        q.result(inv)
+
+
 def test_a_stream_ends_with_the_refusal_of_its_last_value(q, drain):
     stream = q.stream(q.submit(thunk(unpackable("yield"))))
     drain(retries=3)
