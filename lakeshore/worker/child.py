@@ -28,6 +28,7 @@ from lakeshore.worker.execute import perform
 from lakeshore.worker.guard import Guard
 from lakeshore.worker.options import Rules
 from lakeshore.worker.outcomes import Done, Failed
+from lakeshore.worker.process_state import ProcessState
 
 _PR_SET_PDEATHSIG: Final = 1
 _PRINT_WAIT: Final = 1.0
@@ -190,7 +191,7 @@ class Child:
         self._inbox = pipe.Inbox(sock)
         self._line, self._here = Line(sock), forks.here()
         self._life = life
-        self._home = Path.cwd()
+        self._home, self._state = Path.cwd(), ProcessState(environ=True)
         self._guard: SignalGuard | None = None
         self._rules = Rules(root=self._home)
         self._streams = (_Stream(1, "stdout"), _Stream(2, "stderr"))
@@ -217,6 +218,7 @@ class Child:
             for name, fn in registry.items()
         }
         self._rules = Rules(root=Path(root), registry=functions, **gates)
+        self._state = ProcessState(environ=True)  # what the functions' modules set stays
         forks.stay(self._here)  # a module may fork while it is imported
         self._line.send("ready", "", 0)
 
@@ -250,6 +252,7 @@ class Child:
             )
         else:
             reports.end("stopped", outcome.traceback, outcome.frames)
+        self._state.put_back()
 
     def _on_term(self, signum: int, frame: FrameType | None) -> None:
         try:

@@ -15,6 +15,7 @@ from lakeshore.worker.guard import Guard
 from lakeshore.worker.journals import Journals
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.outcomes import Outcome
+from lakeshore.worker.process_state import ProcessState
 from lakeshore.worker.tee import owns_the_process
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class InlineRunner:
         self._worker = worker
         # after each body a process of our own goes back to where it was; a kernel's directory is the user's
         self._home = str(Path.cwd()) if owns_the_process() else None
+        self._state = ProcessState(environ=False)
         self._capture = output.Capture()
         self._capture.__enter__()
         self._carrying: carrying | None = None
@@ -69,6 +71,7 @@ class InlineRunner:
                     os.chdir(self._home)
                 except OSError:
                     pass  # a body removed it
+                self._state.put_back()
 
     def warm_up(self) -> None:
         """Nothing is to be waited for; threads start as they did before."""

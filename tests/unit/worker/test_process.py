@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 
 import pytest
 
 from lakeshore import SyncQueue, run_worker, thunk, wire
 from lakeshore.planes.contract import Claimed
+from lakeshore.worker import inline
 from lakeshore.worker.journals import Flusher, Journals
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.outcomes import Done, Failed, Stopped
@@ -181,3 +184,40 @@ def test_a_dead_child_is_seen_while_what_it_forked_prints(q, how):
     drain(q)
     assert q.status(inv)["error"].startswith("ProcessDied: the body's process was killed by SIGKILL")
     assert time.monotonic() - began < 10
+
+
+def changes():
+    import os
+    import sys
+
+    os.environ.update(LEFT="1", HOME="/nowhere")
+    del os.environ["PATH"]
+    os.umask(0o777)
+    sys.setrecursionlimit(200)
+
+
+def looks():
+    import os
+    import sys
+
+    umask = os.umask(0o22)
+    return [os.environ.get("LEFT"), os.environ["HOME"], "PATH" in os.environ, umask, sys.getrecursionlimit()]
+
+
+@pytest.mark.parametrize("isolation", ["process", "inline"])
+def test_what_a_body_changes_of_its_process_is_put_back(q, monkeypatch, isolation):
+    monkeypatch.setenv("HOME", "/home/of/mine")
+    if isolation == "inline":  # there the environment is the program's own, and stays as it is
+        monkeypatch.setenv("LEFT", "0")
+        monkeypatch.setattr(inline, "owns_the_process", lambda: True)
+    umask = os.umask(0o027)
+    try:
+        ids = [
+            q.submit(thunk(changes if isolation == "process" else lambda: os.umask(0o777))),
+            q.submit(thunk(looks)),
+        ]
+        run_worker(q, isolation=isolation, allow_pickled=True, stop=lambda: q.count() == 0)
+    finally:
+        os.umask(umask)
+    left = None if isolation == "process" else "0"
+    assert q.result(ids[1]) == [left, "/home/of/mine", True, 0o027, sys.getrecursionlimit()]
