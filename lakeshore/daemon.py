@@ -189,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request says nothing of the jobs
     logging.raiseExceptions = False  # a closed stderr must not end a worker
     environment = check(made, flags)
+    settings.forget_token()  # bodies are others' code: they, and what they start, inherit the environment
     flags.queue = flags.queue or flags.named
     signals = _Signals()
     if flags.drain_on_eof:

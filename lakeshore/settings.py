@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 MAX_PAYLOAD_DEFAULT = 256 * 1024 * 1024
+_TOKEN = "LAKESHORE_CLIENT_TOKEN"  # noqa: S105 - the name of its variable
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -92,6 +93,16 @@ def max_payload() -> int:
     return _max_payload(os.environ.get("LAKESHORE_MAX_PAYLOAD") or None)
 
 
+def without_token() -> dict[str, str]:
+    """Return the environment for a process that has no business with the control plane's token."""
+    return {name: value for name, value in os.environ.items() if name != _TOKEN}
+
+
+def forget_token() -> None:
+    """Take the control plane's token out of this process's environment, and so out of its children's."""
+    os.environ.pop(_TOKEN, None)
+
+
 def read() -> Settings:
     """Read the environment as it is now. Touches no file.
 
@@ -113,7 +124,7 @@ def read() -> Settings:
     return Settings(
         home=Path(home).expanduser() if home else Path.home() / ".lakeshore",
         url=text("LAKESHORE_URL"),
-        token=text("LAKESHORE_CLIENT_TOKEN"),
+        token=text(_TOKEN),
         namespace=text("LAKESHORE_NAMESPACE") or "default",
         queue=text("LAKESHORE_QUEUE"),
         root=text("LAKESHORE_ROOT"),

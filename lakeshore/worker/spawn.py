@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import Final
 
+from lakeshore import settings
+
 _SOCKET_BYTES: Final = 4 * 1024 * 1024
 _START: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
@@ -45,6 +47,7 @@ class Spawned:
                     stderr=subprocess.PIPE,
                     pass_fds=(theirs.fileno(),),
                     process_group=0,
+                    env=settings.without_token(),
                 )
             except BaseException:
                 self.line.close()

@@ -11,6 +11,7 @@ import pytest
 from unit.planes_http.loopback import TOKEN
 
 from lakeshore import InvocationFailed, SyncQueue, thunk
+from lakeshore.worker.spawn import Spawned
 
 
 def daemon(*flags: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -55,6 +56,42 @@ def test_the_environment_fills_the_gaps_and_yields_stream(q, ours, tmp_path):
     assert q.status(inv)["state"] == "succeeded", (q.status(inv), done.stderr)
     assert list(q.stream(inv)) == [0, 1, 4, 9]
     assert q.result(inv) == "done"
+
+
+@pytest.mark.parametrize("isolation", ["process", "inline"])
+def test_bodies_and_what_they_start_do_not_see_the_token(q, ours, tmp_path, isolation):
+    def look() -> list[str]:
+        import os
+        import subprocess
+        import sys
+
+        code = "import os; print(dict(os.environ))"
+        started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        return [str(dict(os.environ)), started.stdout]
+
+    inv = q.submit(thunk(look))
+    done = daemon(
+        *("--allow-pickled", "--isolation", isolation, "--root", str(tmp_path)),
+        LAKESHORE_URL=ours.url,
+        LAKESHORE_CLIENT_TOKEN=TOKEN,
+    )
+    assert done.returncode == 0, done.stderr
+    for seen in q.result(inv):
+        assert "LAKESHORE_URL" in seen
+        assert TOKEN not in seen
+
+
+def test_a_child_of_this_process_starts_without_the_token(monkeypatch):
+    monkeypatch.setenv("LAKESHORE_CLIENT_TOKEN", TOKEN)
+    spawned = Spawned()
+    try:
+        started = Path(f"/proc/{spawned.process.pid}/environ")
+        if not started.exists():
+            pytest.skip("no /proc here")
+        assert TOKEN.encode() not in started.read_bytes()
+    finally:
+        spawned.close()
+    assert os.environ["LAKESHORE_CLIENT_TOKEN"] == TOKEN
 
 
 @pytest.mark.parametrize(
