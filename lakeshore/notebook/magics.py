@@ -70,6 +70,8 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         command, rest = (parts[0], parts[1:]) if parts else ("status" if cell is None else "", [])
         if command in ("-h", "--help"):
             command = "help"
+        if command == "submit" and cell is None and ("-h" in rest or "--help" in rest):
+            command, rest = "help", ["submit"]
         self._check_command(command, cell)
         try:
             options = arguments.parse(command, rest)

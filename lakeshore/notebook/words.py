@@ -17,7 +17,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 def split(line: str) -> list[str]:
     """Split a line into arguments as a shell does, but keep brackets together with all that is in them.
 
-    ``-a cfg={"lr": 0.1} 'two words'`` gives ``-a``, ``cfg={"lr": 0.1}``, ``two words``.
+    ``-a cfg={"lr": 0.1} 'two words'  # a comment`` gives ``-a``, ``cfg={"lr": 0.1}``, ``two words``.
 
     Raises
     ------
@@ -43,6 +43,8 @@ def _split(line: str, *, brackets: bool) -> list[str]:
     depth, at = 0, 0
     while at < len(line):
         char = line[at]
+        if char == "#" and word is None and not depth:
+            break
         if char in "'\"":
             python = depth > 0 or _in_source(words, word)
             end = at + 1

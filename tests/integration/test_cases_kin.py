@@ -188,6 +188,7 @@ CALLS: dict[str, tuple[Any, list[str]]] = {
 # Cells, one of them a %%lakeshore cell -> the value of each job that it submitted; None: refused.
 MAGICS: dict[str, tuple[Any, list[str]]] = {
     "blank lines before": (3, ["%%lakeshore submit gpu\n\n\n# c\ndef job(): return 3"]),
+    "a comment on the magic's line": (3, ["%%lakeshore submit gpu  # it's my job\ndef job(): return 3"]),
     "flags before the queue": (3, ["%%lakeshore submit --quiet gpu\ndef job(): return 3"]),
     "braces in an argument": ({"a": 1}, ['%%lakeshore submit gpu -a d={"a":1}\ndef job(d): return d']),
     "magics inside a string": (

@@ -93,6 +93,8 @@ def test_help_of_a_command(nb: Notebook) -> None:
     assert cell.error is None
     assert "--state" in cell.out
     assert "--retries" in nb.run("%%lakeshore submit --help\nx = 1").out
+    for line in ("%lakeshore submit -h", "%lakeshore submit gpu --help  # how?"):
+        assert "--retries" in nb.run(line).out
     assert nb.plane.queues() == {}
 
 
