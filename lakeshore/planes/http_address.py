@@ -30,6 +30,8 @@ _LOGGERS: Final = (
 )
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+|%20|\+)[^\s\"'<>,;&]+")
 
+_SHORT: Final = 8
+
 
 class AddressError(DispatchError, ValueError):
     """A base URL or token that a client may not use."""
@@ -164,9 +166,10 @@ def _spellings(token: str) -> re.Pattern[str]:
         repr(token)[1:-1],
         base64.b64encode(token.encode()).decode().rstrip("="),
     }
-    return re.compile(
-        "|".join(re.escape(each) for each in sorted(spelled, key=len, reverse=True)), re.IGNORECASE
-    )
+    pattern = "|".join(re.escape(each) for each in sorted(spelled, key=len, reverse=True))
+    if len(token) < _SHORT:  # within other words it is no token, and they would not be read any more
+        pattern = f"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])"
+    return re.compile(pattern, re.IGNORECASE)
 
 
 class _Hush(logging.Filter):

@@ -6,6 +6,7 @@ request (and so without the token) that its exceptions hold on to.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import ssl
@@ -13,8 +14,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from lakeshore import settings
 from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes.http_address import Address, Secret
+from lakeshore.planes.http_clock import Clock, timed
 from lakeshore.planes.http_tries import BINARY, Answer, Broken, Line
 from lakeshore.planes.protocol import MSGPACK
 from lakeshore.version import __version__
@@ -26,7 +29,11 @@ _CONNECT_SECONDS: Final = 10.0
 _WRITE_SECONDS: Final = 60.0
 _PART: Final = 1024 * 1024
 _ERROR_PART: Final = 64 * 1024
-_ANSWER_LIMIT: Final = 1024 * 1024 * 1024
+_MOST_AT_ONCE: Final = 1024 * 1024 * 1024
+"""What several payloads in one answer may have."""
+_SLACK: Final = 16 * 1024 * 1024
+_PLAIN: Final = ("", "identity")
+_INFLATED: Final = ("gzip", "x-gzip", "deflate")
 _URLS_KEPT: Final = 256
 _SLOWEST: Final = 1024
 """Bytes a second below which a body is given up."""
@@ -40,6 +47,7 @@ class HttpxLine(Line):
         self._closed = False
         self._verify: ssl.SSLContext | bool | None = None
         self._urls: dict[str, httpx.URL] = {}
+        self._clock = Clock()
         self._client = self._connect()
         self._pid = os.getpid()
         self._inherited: list[httpx.Client] = []
@@ -55,7 +63,11 @@ class HttpxLine(Line):
         if self._closed:
             raise DispatchError("this HttpDispatch cannot be used: it was closed. Make a new one.")
         return {
-            "headers": {"User-Agent": f"lakeshore/{__version__}", **self._secret.headers()},
+            "headers": {
+                "User-Agent": f"lakeshore/{__version__}",
+                "Accept-Encoding": "identity",  # what is small on the line and large here is not asked for
+                **self._secret.headers(),
+            },
             "verify": self._verify,
             "trust_env": not self._address.loopback,
             "follow_redirects": False,
@@ -72,7 +84,10 @@ class HttpxLine(Line):
             self._straight: httpx.HTTPTransport | None = None
             if self._address.loopback:
                 self._straight = httpx.HTTPTransport(verify=self._verify, trust_env=False, limits=limits)
-            return httpx.Client(**self.options(), limits=limits, transport=self._straight)
+            client = httpx.Client(**self.options(), limits=limits, transport=self._straight)
+            for transport in (client._transport, *client._mounts.values()):
+                timed(transport, self._clock)
+            return client
         except (
             OSError,
             ImportError,
@@ -101,7 +116,7 @@ class HttpxLine(Line):
         import httpx
 
         if self._tokenless is None:
-            agent = {"User-Agent": f"lakeshore/{__version__}"}
+            agent = {"User-Agent": f"lakeshore/{__version__}", "Accept-Encoding": "identity"}
             self._tokenless = httpx.Client(headers=agent, verify=_certificates(), follow_redirects=False)
         return self._tokenless
 
@@ -123,6 +138,7 @@ class HttpxLine(Line):
         accept: str,
         read_timeout: float,
         headers: Mapping[str, str] | None = None,
+        payloads: int = 1,
     ) -> Answer | Broken:
         """Make one try and read its answer whole."""
         opened = self.open(
@@ -131,22 +147,14 @@ class HttpxLine(Line):
         if isinstance(opened, Broken):
             return opened
         with opened:
-            wanted = _ANSWER_LIMIT if opened.status < 400 and opened.media in BINARY else _ERROR_PART
-            parts: list[bytes] = []
-            size, began = 0, time.monotonic()
-            while size < wanted:
+            reading = _Reading(opened, payloads)
+            began = time.monotonic()
+            while reading.goes_on:
+                size = reading.size
                 if time.monotonic() - began > read_timeout + size / _SLOWEST:
                     return Broken(f"the answer came too slowly: {size:,} bytes so far", landed=True)
-                part = opened.read()
-                if isinstance(part, Broken):
-                    if opened.status < 400:
-                        return part
-                    break  # the status says enough
-                if part is None:
-                    break
-                parts.append(part)
-                size += len(part)
-            return Answer(opened.status, opened.headers, b"".join(parts))
+                reading.take(opened.read())
+            return reading.outcome
 
     def open(
         self,
@@ -163,8 +171,6 @@ class HttpxLine(Line):
 
         client = self._mine()
         told = {"Accept": accept}
-        if accept != MSGPACK:
-            told["Accept-Encoding"] = "identity"  # a compressing proxy would hold frames back
         body: bytes | Iterable[bytes] | None = content
         if content is not None:
             told |= {"Content-Type": MSGPACK, "Content-Length": str(len(content))}
@@ -176,21 +182,28 @@ class HttpxLine(Line):
         told |= headers or {}
         try:
             if self._straight is not None and path.startswith("/"):
-                response = self._straight.handle_request(self._request(method, path, told, body, limits))
+                ready = self._request(method, path, told, body, limits)
+                with self._clock.headers():
+                    response = self._straight.handle_request(ready)
             else:
                 away = not path.startswith("/")
                 url = path if away else self._address.url + path
                 client = self._strange() if away else client
                 timeout = httpx.Timeout(**limits)
                 request = client.build_request(method, url, headers=told, content=body, timeout=timeout)
-                response = client.send(request, stream=True)
+                with self._clock.headers():
+                    response = client.send(request, stream=True)
         except (httpx.HTTPError, OSError) as exc:
             return self._broken(exc)
         except RuntimeError:  # closed by another thread since
             if not self._closed:
                 raise
         else:
-            return HttpxBody(self, response)
+            answer = HttpxBody(self, response)
+            squeezed = _squeezed(answer)
+            if squeezed is not None:
+                answer.close()
+            return squeezed or answer
         self._mine()
         raise AssertionError("a closed client answered")
 
@@ -231,7 +244,7 @@ class HttpxLine(Line):
         import httpx
 
         why = self._secret.scrub(str(exc)) or "no reason given"
-        certificate = "CERTIFICATE_VERIFY_FAILED" in why
+        certificate = "CERTIFICATE_VERIFY_FAILED" in str(exc)
         unsent = isinstance(
             exc, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
         )
@@ -290,26 +303,28 @@ class AsyncLine:
         self._line = line
 
     async def send(
-        self, method: str, path: str, *, content: bytes | None, accept: str, read_timeout: float
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        accept: str,
+        read_timeout: float,
+        payloads: int = 1,
     ) -> Answer | Broken:
         """Make one try and read its answer whole."""
         opened = await self.open(method, path, content=content, accept=accept, read_timeout=read_timeout)
         if isinstance(opened, Broken):
             return opened
         try:
-            parts: list[bytes] = []
-            size = 0
-            while size < (_ANSWER_LIMIT if opened.status < 400 and opened.media in BINARY else _ERROR_PART):
-                part = await opened.read()
-                if isinstance(part, Broken):
-                    if opened.status < 400:
-                        return part
-                    break  # the status says enough
-                if part is None:
-                    break
-                parts.append(part)
-                size += len(part)
-            return Answer(opened.status, opened.headers, b"".join(parts))
+            reading = _Reading(opened, payloads)
+            began = time.monotonic()
+            while reading.goes_on:
+                size = reading.size
+                if time.monotonic() - began > read_timeout + size / _SLOWEST:
+                    return Broken(f"the answer came too slowly: {size:,} bytes so far", landed=True)
+                reading.take(await opened.read())
+            return reading.outcome
         finally:
             await opened.close()
 
@@ -324,21 +339,27 @@ class AsyncLine:
         timeout = httpx.Timeout(
             connect=min(_CONNECT_SECONDS, seconds), read=seconds, write=_WRITE_SECONDS, pool=seconds
         )
-        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        headers = {"Accept": accept}
         if content is not None:
             headers["Content-Type"] = MSGPACK
         try:
             request = client.build_request(
                 method, self._line.url + path, headers=headers, content=content, timeout=timeout
             )
-            response = await client.send(request, stream=True)
+            patience = timeout.connect + len(content or b"") / _SLOWEST + seconds
+            async with asyncio.timeout(patience):
+                response = await client.send(request, stream=True)
         except (httpx.HTTPError, OSError) as exc:
             await client.aclose()
             return self._line._broken(exc)
         except BaseException:
             await client.aclose()
             raise
-        return AsyncBody(self._line, client, response)
+        answer = AsyncBody(self._line, client, response)
+        squeezed = _squeezed(answer)
+        if squeezed is not None:
+            await answer.close()
+        return squeezed or answer
 
 
 class AsyncBody:
@@ -371,6 +392,48 @@ class AsyncBody:
         with contextlib.suppress(httpx.HTTPError, OSError):  # it is given up either way
             await self._response.aclose()
         await self._client.aclose()
+
+
+class _Reading:
+    """An answer on its way: what has come, and how much may."""
+
+    def __init__(self, opened: HttpxBody | AsyncBody, payloads: int) -> None:
+        self._opened, self._fine = opened, opened.status < 400
+        one = settings.max_payload()
+        limit = max(one, min(one * payloads, _MOST_AT_ONCE)) + _SLACK
+        self._wanted = limit if self._fine and opened.media in BINARY else _ERROR_PART
+        self._parts: list[bytes] = []
+        self._broken: Broken | None = None
+        self.size, self.goes_on = 0, True
+
+    def take(self, part: bytes | Broken | None) -> None:
+        """Take the next part, or the end."""
+        if isinstance(part, Broken) and self._fine:  # of an error the status says enough
+            self._broken = part
+        if not isinstance(part, bytes):
+            self.goes_on = False
+            return
+        self._parts.append(part)
+        self.size += len(part)
+        if self.size > self._wanted:
+            self.goes_on = False
+            if self._wanted > _ERROR_PART:
+                why = f"its answer has more than {self._wanted:,} bytes: see LAKESHORE_MAX_PAYLOAD"
+                self._broken = Broken(why, landed=True, hopeless=True)
+
+    @property
+    def outcome(self) -> Answer | Broken:
+        """What came of it."""
+        return self._broken or Answer(self._opened.status, self._opened.headers, b"".join(self._parts))
+
+
+def _squeezed(answer: HttpxBody | AsyncBody) -> Broken | None:
+    """Return why a compressed answer is not read; an error's page may be, as far as it is wanted."""
+    coding = answer.headers.get("content-encoding", "").strip().lower()
+    if coding in _PLAIN or (answer.status >= 400 and coding in _INFLATED):
+        return None
+    why = f"its answer of status {answer.status} is compressed ({coding[:40]}), which was not asked for"
+    return Broken(why, landed=True, hopeless=True)
 
 
 def _read_headers(response: httpx.Response) -> dict[str, str]:

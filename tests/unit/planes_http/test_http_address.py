@@ -30,7 +30,7 @@ from lakeshore import (
     settings,
 )
 from lakeshore.planes.default import open_plane
-from lakeshore.planes.http_address import Address, stored_token, token_file
+from lakeshore.planes.http_address import Address, Secret, stored_token, token_file
 
 Connect = Callable[..., HttpDispatch]
 
@@ -218,6 +218,13 @@ def test_no_token_no_header(field: Field, connect: Connect) -> None:
     assert sent == [None, None, None, f"Bearer {TOKEN}"]
 
 
+def test_a_short_token_garbles_no_words() -> None:
+    secret = Secret("t")
+    assert secret.scrub("CERTIFICATE_VERIFY_FAILED at the host") == "CERTIFICATE_VERIFY_FAILED at the host"
+    assert secret.scrub("token=t, Bearer t, 't'") == "token=***, Bearer ***, '***'"
+    assert Secret("long-token").scrub("xlong-tokenx") == "x***x"
+
+
 # -- proxies and certificates -------------------------------------------------
 
 
@@ -270,7 +277,7 @@ def test_an_authority_of_one_s_own(
     ours.server.socket = context.wrap_socket(ours.server.socket, server_side=True)
     url = ours.url.replace("http://", "https://")
     with pytest.raises(PlaneUnavailable, match="Set SSL_CERT_FILE"):
-        connect(url, timeout=20).submit("gpu", b"e", id="a")
+        connect(url, timeout=20, token="E").submit("gpu", b"e", id="a")
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.with_name("cert.pem")))
     plane = connect(url)
     assert plane.submit("gpu", b"e", id="a") == "a"
