@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Any, cast
@@ -16,6 +17,9 @@ from lakeshore.errors import KeyContractError
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _NAME_BYTES = 255
+_PATH_BYTES = 1023 if sys.platform == "darwin" else 4095
+_MAX_PARTS = 255
+"""A key's, so that whoever makes its folders one in the other comes to an end."""
 _LONG_ROW = 1000
 
 
@@ -48,6 +52,8 @@ def normal(value: object, what: str) -> str:
             fault = "is not valid Unicode text"
         else:
             fault = f"has a part of more than {_NAME_BYTES} bytes" if long else None
+            if value.count("/") >= _MAX_PARTS:
+                fault = f"has more than {_MAX_PARTS} parts"
     if fault is None:
         normal = posixpath.normpath(value)
         if normal != ".":
@@ -70,6 +76,11 @@ def join(prefix: str, value: object, what: str) -> str:
 def inside(root: Path, full: str, what: str, shown: object) -> Path:
     """Return the path of `full` below `root`, links followed for the check only."""
     path = root / full if full else root
+    if len(os.fsencode(path)) > _PATH_BYTES:
+        raise KeyContractError(
+            f"{what} {str(shown)[:120] + '…'!r}: its path would be longer than {_PATH_BYTES:,} bytes. "
+            "Give a shorter key."
+        )
     real, real_root = os.path.realpath(path), os.path.realpath(root)
     if real != real_root and not real.startswith(real_root.rstrip(os.sep) + os.sep):
         raise KeyContractError(

@@ -80,6 +80,15 @@ def test_the_root_may_itself_be_a_link(tmp_path):
         assert run.read("k").read_text() == "x"
 
 
+@pytest.mark.parametrize("key", ["d/" * 3000 + "x", "d/" * 1500 + "x", f"{'d' * 250}/" * 20 + "x"])
+def test_a_path_that_no_file_system_takes_is_refused(tmp_path, key):
+    with scope("s", root=tmp_path):
+        for verb in (run.write, run.read, lambda key: run.write(key, dir=True)):
+            with pytest.raises(KeyContractError, match="parts|longer than"):
+                verb(key)
+    assert not list(tmp_path.iterdir())
+
+
 @given(st.text(max_size=40))
 def test_a_key_that_is_taken_stays_inside(tmp_path_factory, key):
     root = tmp_path_factory.getbasetemp() / "prop"
