@@ -111,9 +111,13 @@ def run_worker(
     ------
     ValueError
         For an option out of its range, before anything is claimed.
+    TypeError
+        For a `q` that is no `SyncQueue`, a `stop` or `on_event` that cannot be called.
     KeyboardInterrupt
         After a drain that Ctrl-C began (a second Ctrl-C hands the job back at once).
     """
+    if not hasattr(q, "plane"):
+        raise TypeError(f"q: wants a SyncQueue, got {type(q).__name__}: run_worker(SyncQueue('gpu'))")
     chosen = WorkerOptions.checked(
         root=root,
         registry=registry,

@@ -104,6 +104,8 @@ class WorkerOptions:
         ------
         ValueError
             For an option out of its range; the message says what is wanted.
+        TypeError
+            For a `stop`, an `on_event` or a `registry` of another kind.
         """
         try:
             base = Path.cwd() if root is None else Path(root).expanduser().absolute()
@@ -111,12 +113,22 @@ class WorkerOptions:
             raise ValueError("the working directory is gone; start the worker in one that exists") from None
         if base.exists() and not base.is_dir():
             raise ValueError(f"root {str(base)!r}: is a file; give a directory")
+        registry = options.get("registry")
+        if registry is not None and not isinstance(registry, Mapping):
+            raise TypeError(
+                f"registry: wants a dict of functions by name, such as {{'train': train}}, got a "
+                f"{type(registry).__name__}"
+            )
+        for name, what in (("stop", "that returns True to stop"), ("on_event", "that takes an Event")):
+            given = options.get(name)
+            if given is not None and not callable(given):
+                raise TypeError(f"{name}: wants a function {what}, got {type(given).__name__}")
         modules = options.get("allow_modules", ())
         if isinstance(modules, str):
             raise ValueError(f"allow_modules {modules!r}: wants a list of module names: [{modules!r}]")
         made = cls(
             root=base,
-            **{**options, "registry": dict(options.get("registry") or {}), "allow_modules": tuple(modules)},
+            **{**options, "registry": dict(registry or {}), "allow_modules": tuple(modules)},
         )
         check_number(made.poll, "poll", minimum=0)
         check_number(made.backoff, "backoff", minimum=0)

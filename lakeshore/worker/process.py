@@ -40,6 +40,7 @@ KILL_AFTER: Final = 5.0
 """Seconds between SIGTERM and SIGKILL for a body that is to stop."""
 START_WAIT: Final = 60.0
 CLOSE_WAIT: Final = 2.0
+_DYING: Final = 1.0
 _TAIL: Final = 2000
 _READ: Final = 65536
 _INT: Final = struct.Struct("i")
@@ -145,6 +146,14 @@ class Child:
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
+
+    def lives_on(self) -> bool:
+        """Whether the process runs although its line is closed; one that dies closes it a moment before."""
+        try:
+            self._process.wait(_DYING)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
 
     def terminate(self) -> None:
         """Ask the body to stop; the byte tells the child that the signal is ours."""
@@ -400,13 +409,15 @@ class _Conversation:
 
     def _died(self) -> Outcome:
         child = self._child
+        lived = self._door.reason is None and child.lives_on()
         child.kill()
         code = child.close()
         if self._door.reason is not None:
             return Stopped(self._door.reason, None, self._frames)
         lines = "\n".join(line for line in self._tail.splitlines() if not _is_ours(line))
         said = f". The last it printed:\n{lines}" if lines.strip() else ""
-        return Failed("ProcessDied", f"the body's process {_how(code)}{said}", frames=self._frames)
+        how = "closed the worker's line to it (all its descriptors?), and was ended" if lived else _how(code)
+        return Failed("ProcessDied", f"the body's process {how}{said}", frames=self._frames)
 
 
 def _is_ours(line: str) -> bool:

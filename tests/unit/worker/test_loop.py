@@ -55,6 +55,25 @@ def test_a_bad_option_is_named_and_nothing_is_claimed(q, plane, option, told):
     assert plane.count("gpu") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"stop": 5}, "stop: wants a function"),
+        ({"on_event": "print"}, "on_event: wants a function"),
+        ({"registry": []}, "registry: wants a dict"),
+        ({"registry": "train"}, "registry: wants a dict"),
+    ],
+)
+def test_what_is_no_function_or_queue_is_named(q, plane, option, told):
+    q.submit(thunk(lambda: 1))
+    with pytest.raises(TypeError, match=told):
+        run_worker(q, once=True, **option)
+    for odd in (None, "gpu", plane):
+        with pytest.raises(TypeError, match=r"q: wants a SyncQueue, got .*run_worker\(SyncQueue"):
+            run_worker(odd, once=True)
+    assert plane.count("gpu") == 1
+
+
 def test_once_runs_at_most_one_and_never_waits(q):
     assert run_worker(q, once=True) == 0
     q.submit(thunk(lambda: 1), delay=60)

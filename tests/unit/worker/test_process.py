@@ -186,6 +186,22 @@ def test_a_dead_child_is_seen_while_what_it_forked_prints(q, how):
     assert time.monotonic() - began < 10
 
 
+def closes_all():
+    import os
+
+    import time
+
+    os.closerange(0, 300)
+    time.sleep(30)
+
+
+def test_a_body_that_closes_the_line_is_not_said_to_be_out_of_memory(q):
+    one = q.submit(thunk(closes_all))
+    run_worker(q, isolation="process", allow_pickled=True, once=True, retries=0)
+    error = q.status(one)["error"]
+    assert "closed the worker's line to it" in error and "memory" not in error
+
+
 def changes():
     import os
     import sys
