@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +14,7 @@ from lakeshore.notebook.render import HTML_BYTES, caption_html, notes_html, stat
 from lakeshore.notebook.render_numbers import LEFT
 from lakeshore.notebook.render_style import PANEL, STYLE
 from lakeshore.notebook.render_values import clip
-from lakeshore.notebook.render_words import duration, fitted
+from lakeshore.notebook.render_words import clock, duration, fitted
 from lakeshore.states import TERMINAL, State
 
 LINES_SHOWN = 20
@@ -79,18 +80,28 @@ def group_html(state: GroupState, now: float) -> str:
 
 def group_record(state: GroupState, now: float) -> str:
     """Return the static record of a group; a click on a job's newest value opens the last ones."""
-    return fitted(lambda share: _record(_group(state, now, share, fold=True)), HTML_BYTES)
+    noted = replace(state, notes=_record_notes(state, now))
+    return fitted(lambda share: _record(_group(noted, now, share, fold=True)), HTML_BYTES)
 
 
 def group_text(state: GroupState, now: float) -> str:
     """Return a group as plain text: counts, then a line a job."""
     name = clip(state.name, 80) if state.name else "group"
-    lines = [f"{name} · {counts_text(_counts(state.rows))}", *state.notes]
+    lines = [f"{name} · {counts_text(_counts(state.rows))}", *_record_notes(state, now)]
     shown = pick(state.rows)
     lines += [_line(row, state.names, now, state.said.get(row["id"])) for row in shown]
     if len(shown) < len(state.rows):
         lines.append(f"  and {len(state.rows) - len(shown)} more")
     return "\n".join(lines)
+
+
+def _record_notes(state: GroupState, now: float) -> list[str]:
+    """The notes, and where a job has not ended how to go on from here."""
+    going = next((row for row in state.rows if row["state"] not in TERMINAL), None)
+    if going is None:
+        return state.notes
+    lists = f"`%lakeshore ls {shlex.quote(going['queue'])}` lists them"
+    return [*state.notes, f"as of {clock(now)}; {lists}, `%lakeshore stream {going['id']}` follows this one"]
 
 
 def queue_html(state: QueueState, now: float) -> str:
@@ -191,7 +202,7 @@ def _table(
         for row in rows
     )
     table = f'<table><thead align="right"><tr>{head}<tbody align="right">{lines}</table>'
-    return f'<div class="lk-scroll">{table}</div>'
+    return f'<div class="lk-scroll lk-jobs">{table}</div>'
 
 
 def _told(row: dict[str, Any], told: JobSaid | None) -> str:

@@ -70,6 +70,7 @@ color:inherit;overflow:hidden;unicode-bidi:isolate}
 color:inherit;vertical-align:top;max-width:32em;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .lakeshore-panel th{font-weight:400;opacity:.72}
 .lakeshore-panel :is(tr,thead,tbody){background:none!important;border:0!important}
+.lakeshore-panel .lk-jobs td:last-child{max-width:none;min-width:12em;white-space:normal}
 .lk-fig{margin-top:6px}
 .lk-fig img,.lk-html img{max-width:100%;height:auto;background:#fff;border-radius:3px}
 .lk-html{overflow:auto;max-height:360px;contain:content}

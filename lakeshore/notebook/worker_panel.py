@@ -14,6 +14,7 @@ import weakref
 from typing import Any, Protocol
 
 from lakeshore.errors import DispatchError
+from lakeshore.notebook.render_words import clock
 from lakeshore.notebook.stream_ui import TICKER, publish, surface
 from lakeshore.notebook.tables import span
 from lakeshore.planes.contract import Plane
@@ -158,7 +159,8 @@ class WorkerPanel:
     def _bundle(self) -> dict[str, Any]:
         worker = self._worker()
         mark = "●" if worker is not None and worker.running else "○"
-        line = f"{mark} {html.escape(self._line())}"
+        seen = f", as of {clock(time.time())}" if mark == "●" and self._job is not None else ""
+        line = f"{mark} {html.escape(self._line())}{seen}"
         hint = f'<div style="{_HINT}">{html.escape(said)}</div>' if (said := self._said()) else ""
         box = f'<div class="lakeshore-worker" role="status" style="{_BOX}">{line}{hint}</div>'
         return {"text/html": box, "text/plain": self.text()}

@@ -432,3 +432,12 @@ def test_a_queue_shows_counts_jobs_and_workers() -> None:
     parsed(queue_html(state, NOW).removeprefix(f"<style>{STYLE}</style>"))
     text = queue_text(state, NOW)
     assert "gpu · 2 queued, 1 running" in text and "ID001" in text and "seen 10 s ago" in text
+
+
+def test_a_group_that_goes_on_says_when_it_was_seen_and_how_to_go_on() -> None:
+    rows = [row(0, "succeeded"), row(1, "queued")]
+    for said in (group_record(GroupState("grid", rows), NOW), group_text(GroupState("grid", rows), NOW)):
+        assert "as of " in said and "%lakeshore ls gpu" in said
+        assert "%lakeshore stream ID001" in said
+    assert "as of" not in group_html(GroupState("grid", rows), NOW)
+    assert "as of" not in group_record(GroupState("grid", rows[:1]), NOW)

@@ -53,6 +53,18 @@ def test_it_is_sent_when_something_changed_and_at_most_once_a_second(sent: list[
     assert panel.over
 
 
+def test_a_line_with_a_job_says_when_it_was_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    out: list[str] = []
+    monkeypatch.setattr(worker_panel, "publish", lambda bundle, *_, **__: out.append(bundle["text/html"]))
+    worker = Fake()
+    panel = WorkerPanel(worker, None, "thread")
+    panel.show()
+    assert "as of" not in out[-1]
+    worker.current = "01JOB"
+    panel.tick(2.0)
+    assert ", now 01JOB, as of 20" in out[-1] and "UTC" in out[-1]
+
+
 def test_a_worker_that_ended_by_itself_says_why(sent: list[tuple[str, bool]]) -> None:
     worker = Fake()
     worker.running, worker.error = False, RuntimeError("<no plane>")
