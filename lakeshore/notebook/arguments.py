@@ -33,7 +33,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong as a usage error that shows the usage."""
         sentence = message if message.endswith((".", "?")) else f"{message}."
-        raise UsageError(f"{sentence} Usage: {self._short()} (-h for more)")
+        # The cell magic wants a body even for its -h.
+        more = "%lakeshore help submit" if self.prog.startswith("%%") else "-h"
+        raise UsageError(f"{sentence} Usage: {self._short()} ({more} for more)")
 
     def _short(self) -> str:
         """Return the usage without the flags' names."""
@@ -90,6 +92,16 @@ def _seconds(text: str) -> float:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return number
+
+
+def _age(text: str) -> float:
+    """An age of what is to be deleted: without its unit it might be meant in days."""
+    bare = text.strip()
+    if bare.replace(".", "", 1).isdecimal() and float(bare) > 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} of what? Write the unit: {bare}d (days), {bare}h, {bare}m or {bare}s"
+        )
+    return _seconds(bare)
 
 
 def _patience(text: str) -> float:
@@ -252,7 +264,7 @@ def _plane(p: Parser) -> None:
 
 def _prune(p: Parser) -> None:
     p.add_argument(
-        "--older-than", type=_seconds, default=30 * 86400.0, metavar="AGE", help="such as 12h (default 30d)"
+        "--older-than", type=_age, default=30 * 86400.0, metavar="AGE", help="such as 12h (default 30d)"
     )
     p.add_argument(
         "--state",
@@ -260,6 +272,7 @@ def _prune(p: Parser) -> None:
         action="append",
         help="only this state; repeatable",
     )
+    p.add_argument("--dry-run", action="store_true", help="delete nothing; say how many would go")
 
 
 def _help(p: Parser) -> None:

@@ -8,11 +8,15 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
+
+from IPython.core.error import UsageError
 
 from lakeshore.functions.reference import is_installed
 from lakeshore.notebook.source import FUNCTIONS, loads
@@ -105,6 +109,8 @@ class Callees:
             case [ast.ImportFrom(module=str(home), level=0) as node]:
                 original = next(a.name for a in node.names if (a.asname or a.name) == name)
                 module = _import(home)
+                if module is not None and not hasattr(module, original):
+                    _refuse_unknown(node, home, original, module)
                 if is_function(getattr(module, original, None)):
                     return Callee(name, users=not _is_library(home))
             case [ast.Name(id=other)] if other != name:  # `fast = train`
@@ -136,6 +142,53 @@ class Callees:
             case ast.Attribute(value=base, attr=attr):
                 value = getattr(self._module(base, shadowed), attr, None)
         return value if isinstance(value, ModuleType) else None
+
+
+def own_imports(nodes: Iterable[ast.AST]) -> dict[str, tuple[int, str]]:
+    """Map each module of the user's own that code imports by name to the line and the module's folder."""
+    found: dict[str, tuple[int, str]] = {}
+    for node in (each for top in nodes for each in ast.walk(top)):
+        match node:
+            case ast.Import(names=names):
+                modules = [alias.name for alias in names]
+            case ast.ImportFrom(module=str(home), level=0):
+                modules = [home]
+            case _:
+                continue
+        for name in (module.partition(".")[0] for module in modules):
+            file = _file(name)
+            if name not in found and file is not None:
+                stand_in = ModuleType(name)
+                stand_in.__file__ = file
+                if not is_installed(stand_in):
+                    folder = Path(file).parent
+                    found[name] = node.lineno, str(folder.parent if file.endswith("__init__.py") else folder)
+    return found
+
+
+def _file(name: str) -> str | None:
+    """Return where a top-level module's code is, without importing it."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__file__", None)
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a finder that cannot say
+        return None
+    return None if spec is None or not spec.has_location else spec.origin
+
+
+def _refuse_unknown(node: ast.ImportFrom, home: str, name: str, module: ModuleType) -> None:
+    """Refuse to import what a module that is here does not have, unless it is a module of its own."""
+    try:
+        if importlib.util.find_spec(f"{home}.{name}") is not None:
+            return
+    except ImportError:  # the module is no package
+        pass
+    file = getattr(module, "__file__", None) or "built in"
+    raise UsageError(
+        f"line {node.lineno}: cannot import name {name!r} from {home!r} ({file}) here. Where its file has "
+        f"changed since it was imported: importlib.reload({home}); where only the worker has it: --cell"
+    )
 
 
 def _is_udf(value: object) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from IPython.core.error import UsageError
 
-from lakeshore.notebook.callees import Callee, Callees, is_function
+from lakeshore.notebook.callees import Callee, Callees, is_function, own_imports
 from lakeshore.notebook.last_value import assigned_names, with_value
 from lakeshore.notebook.module_code import compile_module
 from lakeshore.notebook.reads import global_names, names_needed, names_read
@@ -184,6 +184,7 @@ class _Planner:
             shape="call",
             name=name,
             label=_short(ast.unparse(value)),
+            hints=tuple(_told_of_modules(stmt for stmt in self.body if isinstance(stmt, FUNCTIONS))),
             filename=code_name(name, self.number),
             here=ast.Module(self.body[:-1], []),
             calls=ast.fix_missing_locations(expression),
@@ -324,6 +325,7 @@ class _Planner:
 
     def hints(self) -> Iterable[str]:
         last = self.body[-1]
+        yield from _told_of_modules(self.body)
         if assigned := assigned_names(self.body):
             shown = ", ".join(f"`{name}`" for name in assigned[:_NAMES_SHOWN])
             more = ", …" if len(assigned) > _NAMES_SHOWN else ""
@@ -364,6 +366,15 @@ def nearest(word: str, words: Iterable[str]) -> str:
     """Return `` Did you mean X?`` for a typo, or nothing."""
     close = difflib.get_close_matches(word, list(words), 1)
     return f" Did you mean {close[0]}?" if close else ""
+
+
+def _told_of_modules(nodes: Iterable[ast.stmt]) -> Iterable[str]:
+    """Say what an import in the job's own code finds on a worker; what is imported here goes along."""
+    for name, (line, folder) in own_imports(nodes).items():
+        yield (
+            f"line {line} imports {name} on the worker, which has it only where it runs in {folder}. "
+            f"Import {name} in a cell before, and not in the job: then it goes along"
+        )
 
 
 def _is_plain(stmt: ast.stmt) -> bool:

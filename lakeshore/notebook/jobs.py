@@ -202,7 +202,13 @@ def _let_go(plane: Plane, ids: Sequence[str], on_interrupt: str) -> Detached:
         done = [id for id in open_ids if plane.cancel(id)]
         again = f"; %lakeshore requeue {done[0]} runs it again" if len(done) == 1 else ""
         return Detached(f"cancelled: {' '.join(done) or 'nothing, all had ended'}{again}")
-    return Detached.of(*open_ids) if open_ids else Detached("detached: all had ended")
+    if not open_ids:
+        return Detached("detached: all had ended")
+    if any((plane.get(id) or {}).get("state") != "queued" for id in open_ids):
+        return Detached.of(*open_ids)
+    shown = " ".join(open_ids[:8]) + (" …" if len(open_ids) > 8 else "")
+    still = "is still queued" if len(open_ids) == 1 else "are still queued"
+    return Detached(f"detached: {shown} {still}; {Detached.command} {shown}")
 
 
 def shaped(shape: object, leaves: Iterator[Any]) -> Any:

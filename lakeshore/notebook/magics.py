@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import shlex
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +29,7 @@ from lakeshore.notebook.tables import Count, Record, Table, Text, age, ago, firs
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.default import default_plane, open_plane, set_default_plane
 from lakeshore.planes.names import name_of
-from lakeshore.states import State
+from lakeshore.states import TERMINAL, State
 
 _STATES = tuple(str(state) for state in State)
 _ROW_COLUMNS = {
@@ -82,7 +84,13 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
             try:
                 return self._submit(options, f"%%lakeshore {line}", cell)
             except SyntaxError as error:
-                # IPython shows every frame of one, hidden or not: keep it from showing ours.
+                if str(error.filename).startswith(("<lakeshore ", "<tokenize>")):
+                    from lakeshore.notebook import syntax
+
+                    count = self._number(cell or "")
+                    syntax.show_alone(
+                        self.shell, error, header=f"%%lakeshore {line}", body=cell or "", number=count
+                    )
                 raise error.with_traceback(None) from None
         names = {**self.shell.user_ns, **(local_ns or {})}
         with one_line():
@@ -242,11 +250,22 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
         return Table(rows, dict.fromkeys(("id", "requeued", "state"), plain))
 
     def _prune(self, options: argparse.Namespace, names: dict[str, Any]) -> Count:
-        states = {} if options.state is None else {"states": options.state}
-        number = default_plane().prune(older_than=options.older_than, **states)
+        plane = default_plane()
+        if options.dry_run:
+            before = time.time() - options.older_than
+            rows = (
+                row
+                for state in options.state or TERMINAL
+                for row in jobs.scan(plane, state=state, limit=sys.maxsize)
+            )
+            number = sum((row["finished_at"] or before) < before for row in rows)
+        else:
+            states = {} if options.state is None else {"states": options.state}
+            number = plane.prune(older_than=options.older_than, **states)
+        done = "would remove" if options.dry_run else "removed"
         which = "" if options.state is None else f"{' or '.join(options.state)} "
         how_old = f" more than {age(options.older_than)} ago" if options.older_than else ""
-        return Count(number, f"removed {number} {which}job{'' if number == 1 else 's'} that ended{how_old}")
+        return Count(number, f"{done} {number} {which}job{'' if number == 1 else 's'} that ended{how_old}")
 
     def _worker(self, options: argparse.Namespace, names: dict[str, Any]) -> Any:
         from lakeshore.notebook import worker
@@ -280,7 +299,7 @@ class LakeshoreMagics(Magics):  # type: ignore[misc]
 
         findings = examine(
             lambda: impatient(default_plane()),
-            start_worker=lambda queue: f"%lakeshore worker start {queue}",
+            start_worker=lambda queue: f"%lakeshore worker start {shlex.quote(queue)}",
             another_plane="see the message; %lakeshore plane PATH uses another",
         )
         columns = dict.fromkeys(("check", "state", "found", "fix"), plain)

@@ -17,6 +17,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from lakeshore import wire
+from lakeshore.errors import CaptureError
 from lakeshore.functions import transport
 from lakeshore.functions.capture import shown_size
 from lakeshore.functions.thunk import Thunk, thunk
@@ -29,6 +30,8 @@ from lakeshore.planes.contract import Plane, Submission
 from lakeshore.planes.names import name_of
 from lakeshore.queues.encoding import submission
 
+_OVER = "over the limit of"
+"""Stands in a `CaptureError` about size alone."""
 _FUTURES = 0
 for _feature in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _feature).compiler_flag
@@ -99,7 +102,12 @@ def submit(
         if options.dry_run:
             _show_dry_run(plan, calls, thunks, plane)
             return
-        items = _items(calls, thunks, options, plane)
+        try:
+            items = _items(calls, thunks, options, plane)
+        except CaptureError as error:
+            if _OVER not in str(error):
+                raise
+            raise CaptureError(f"{error} Or allow more: --max-size SIZE, such as 50M.") from None
         ids = plane.submit_many(options.queue, items)
     for call, id in zip(calls, ids, strict=True):
         call.id = id

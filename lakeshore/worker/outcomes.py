@@ -98,6 +98,8 @@ def _keep_user_frames(told: tracebacks.TracebackException, seen: set[int]) -> No
         return
     seen.add(id(told))
     frames = [frame for frame in told.stack if not frame.filename.startswith(PACKAGE)]
+    # The first line of a notebook's cell is the magic; only what carries the cell runs there.
+    frames = [f for f in frames if not (f.lineno == 1 and f.filename.startswith("<lakeshore "))]
     while frames and frames[0].filename.startswith(_ASYNCIO):
         del frames[0]
     told.stack[:] = frames
