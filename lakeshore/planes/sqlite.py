@@ -164,6 +164,7 @@ class Dispatch(Store):
                     tx = self._writer(durable)
                     answer = self._transact(tx, work)
                     topics = tx.topics
+                    turn.left = time.monotonic()
                 finally:
                     turn.leave()
         finally:

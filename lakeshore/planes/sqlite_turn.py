@@ -1,9 +1,11 @@
 """Whose turn it is to write: a fair order among threads and processes before SQLite's own lock.
 
-SQLite's busy timeout starves: with four writers one may get nothing. So writers queue for a record lock
+SQLite's busy timeout starves: with four writers one may get nothing. So writers wait for a record lock
 on a side file, in the kernel, which wakes who waits at once and in order: looking again and again would
-cost more than a write, and come late. The lock only orders; safety stays SQLite's. Record locks belong
-to the process, are not inherited by fork, and vanish with it.
+cost more than a write, and come late. To wake another process costs more than a write too: of those that
+write without a pause one writes for a slice of time, while the others queue for a second lock. The locks
+only order; safety stays SQLite's. Record locks belong to the process, are not inherited by fork, and
+vanish with it.
 """
 
 from __future__ import annotations
@@ -30,8 +32,12 @@ except ImportError:  # Windows: threads are ordered, processes are left to SQLit
 PATIENCE = 1.0
 """How long a writer waits for its turn, seconds; then it goes on without (the holder may be stopped)."""
 _SIDE = "-writers"
-_WRITER = 1
-"""The byte of the side file that is locked."""
+_WRITER, _QUEUE = 1, 2
+"""The bytes of the side file that are locked: by who writes, and by who is next of those in a hurry."""
+_SLICE = 0.001
+"""How long who is next lets another process write on, seconds."""
+_PAUSE = 0.0003
+"""Who comes back this soon, seconds, writes without a pause: whoever waits meanwhile gains by a slice."""
 _YIELD = 0.00005
 
 
@@ -65,15 +71,17 @@ class Turn:
         The threads that wait for `lock` or hold it, which of itself does not queue.
     leave : callable
         Lets other processes have their turn.
+    left : float
+        When this process last ended a write, by the monotonic clock.
     """
 
     def __init__(self, side: Path | None) -> None:
         self.lock = threading.Lock()
         self.waiting: dict[int, None] = {}
         self.leave: Callable[[], object] = bool
+        self.left = 0.0
         self._side = None if fcntl is None else side
         self._fd = -1
-        self._stuck = False
         self._asker: _Asker | None = None
 
     def take(self) -> None:
@@ -85,23 +93,35 @@ class Turn:
                 fd = _open_side(self._side)
             except OSError:  # a full or read-only disk, or not ours: go on unordered, the locks only order
                 return
-            self.leave = functools.partial(fcntl.lockf, fd, fcntl.LOCK_UN, 1, _WRITER)
+            self.leave = functools.partial(fcntl.lockf, fd, fcntl.LOCK_UN, 2, _WRITER)  # both bytes
             self._fd = fd
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _WRITER)
-        except OSError:
-            if self._stuck:
+        if self._get(_WRITER):
+            return
+        now = time.monotonic()
+        if now - self.left < _PAUSE:
+            if not self._wait(_QUEUE, now + PATIENCE):
                 return
-            if self._asker is None:
-                try:
-                    self._asker = _Asker(self._fd)
-                except (
-                    RuntimeError
-                ):  # the interpreter is going down, or has no thread to give: go on unordered
-                    return
-            self._stuck = not self._asker.ask(PATIENCE)
-        else:
-            self._stuck = False
+            time.sleep(_SLICE)
+        self._wait(_WRITER, now + PATIENCE)
+
+    def _get(self, byte: int) -> bool:
+        """Lock `byte` unless another process has it."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        except OSError:
+            return False
+        return True
+
+    def _wait(self, byte: int, end: float) -> bool:
+        """Wait for `byte` until `end`; False when to go on unordered, since a holder may be stopped."""
+        if self._get(byte):
+            return True
+        if self._asker is None:
+            try:
+                self._asker = _Asker(self._fd)
+            except RuntimeError:  # the interpreter is going down, or has no thread to give
+                return False
+        return not self._asker.late and self._asker.ask(byte, end - time.monotonic())
 
     def yield_to_others(self) -> None:
         """Let a waiting thread have `lock`."""
@@ -126,10 +146,15 @@ class Turn:
 
 
 class _Asker:
-    """A thread that waits for the record lock, since that wait knows no time limit and its caller must.
+    """A thread that waits for a record lock, since that wait knows no time limit and its caller must.
 
     Started by the first writer that finds the lock taken; it ends with its `Turn`. When nobody waits for
     its answer any more, it gives back what it was given.
+
+    Attributes
+    ----------
+    late : bool
+        Whether it still waits for what nobody waited for to the end.
     """
 
     def __init__(self, fd: int) -> None:
@@ -137,38 +162,51 @@ class _Asker:
         self._asked, self._answered, self._state = threading.Lock(), threading.Lock(), threading.Lock()
         self._asked.acquire()
         self._answered.acquire()
-        self._wanted = self._asking = self._ended = False
+        self._wanted = 0
+        self.late = self._asking = self._ended = False
         self._thread = threading.Thread(target=self._run, name="lakeshore-turn", daemon=True)
         self._thread.start()
 
-    def ask(self, patience: float) -> bool:
-        """Wait for the lock, at most `patience` seconds; return whether this process has it."""
+    def ask(self, byte: int, patience: float) -> bool:
+        """Wait for the lock on `byte`, at most `patience` seconds; return whether this process has it."""
         try:
             with self._state:
                 self._answered.acquire(blocking=False)  # an answer that came too late for who asked before
-                self._wanted = True
+                self._wanted = byte
                 if not self._asking and self._asked.locked():
                     self._asked.release()
-            return self._answered.acquire(timeout=patience)
+            if self._answered.acquire(timeout=max(patience, 0.0)):
+                return True
+            with self._state:
+                self.late = self._asking
+            return False
         finally:
-            self._wanted = False
+            self._wanted = 0
 
     def _run(self) -> None:
         while True:
             self._asked.acquire()
-            self._asking = True
+            with self._state:
+                byte = self._wanted
+                self._asking = bool(byte)
+            while byte and not self._ended:
+                with contextlib.suppress(OSError):  # the side file was closed meanwhile
+                    fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
+                with self._state:
+                    byte = 0 if self._ended else self._answer(byte)
             if self._ended:
                 return
-            with contextlib.suppress(OSError):  # the side file was closed meanwhile
-                fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _WRITER)
-            with self._state:
-                self._asking = False
-                if self._ended:
-                    return
-                if not self._wanted:
-                    fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _WRITER)
-                elif self._answered.locked():
-                    self._answered.release()
+
+    def _answer(self, byte: int) -> int:
+        """Hand over the lock on `byte` to who wants it, or give it back; return what else is wanted."""
+        self.late = False
+        if byte == self._wanted and self._answered.locked():
+            self._answered.release()
+            self._wanted = 0
+        else:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
+        self._asking = bool(self._wanted)
+        return self._wanted
 
     def end(self) -> None:
         """Let the thread go, at once unless it waits for a stopped process; no turn is held."""
