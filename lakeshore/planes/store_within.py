@@ -8,13 +8,20 @@ that no client can name, so they travel with the store, its backups and its lock
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lakeshore.planes import protocol
-from lakeshore.planes.contract import SIBLINGS, Claimed, ClaimSpec, check_id, check_name, check_spec
-from lakeshore.planes.doorbell import Belfry, Bell
+from lakeshore.planes.contract import (
+    SIBLINGS,
+    Claimed,
+    ClaimSpec,
+    Submission,
+    check_id,
+    check_name,
+    check_spec,
+)
 from lakeshore.planes.engine import Transaction, check_bytes, check_whole
 from lakeshore.planes.store import Store
 from lakeshore.planes.store_journals import _SEQ_LIMIT, _stem
@@ -38,12 +45,16 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds an invocation now: its state, and the worker, fence and attempt of the last claim."""
+    """Who holds an invocation now: its state, the worker, fence and attempt of the last claim, its row.
+
+    An id may be used again once its row is pruned; `row` never is.
+    """
 
     state: str
     worker_id: str | None
     fence: int
     attempt: int
+    row: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +84,14 @@ class Within(Store):
         The namespace; not checked here, since `RESERVED` must pass.
     presence : Presence, optional
         For whom this one claims; without it, this process.
+    maker : str, optional
+        The digest of the token that claims here; noted in the transaction of each claim.
     """
 
-    def __init__(self, engine: Store, ns: str, presence: Presence | None = None) -> None:
-        self._engine, self._ns, self._presence = engine, ns, presence
+    def __init__(
+        self, engine: Store, ns: str, presence: Presence | None = None, maker: str | None = None
+    ) -> None:
+        self._engine, self._ns, self._presence, self._maker = engine, ns, presence, maker
         self._seen: dict[tuple[str, str], float] = {}
         self._bells = engine._bells
 
@@ -123,7 +138,16 @@ class Within(Store):
     def holder(self, inv_id: str) -> Holder | None:
         """Return who holds an invocation, None when there is none of this id."""
         rows = self._read(lambda tx: tx.rows("holder", {"ns": self._ns, "id": inv_id}))
-        return Holder(*rows[0]) if rows else None
+        row = self.row_of(inv_id)  # read last: of a row that is replaced meanwhile nobody is the maker
+        if not rows or row is None:
+            return None
+        state, worker, fence, attempt = rows[0]
+        return Holder(state, worker, fence, attempt, row)
+
+    def row_of(self, inv_id: str) -> int | None:
+        """Return the number of an invocation's row, which no other row ever has; None where there is none."""
+        rows = self._read(lambda tx: tx.rows("place", {"ns": self._ns, "id": inv_id}))
+        return int(rows[0][0]) if rows else None
 
     def look(self, inv_id: str) -> dict[str, Any] | None:
         """Return the row as `invocations` lists it, without its result; None where there is none."""
@@ -252,6 +276,37 @@ class Within(Store):
         jid, trimmed_to = found[0]
         return seq < trimmed_to or bool(tx.frames({"jid": jid, "since": seq - 1, "last": seq}, 1)[0])
 
+    # -- what a server notes in the same transaction ------------------------------
+
+    def submit_saying(self, queue: str, item: Submission, said: Mapping[str, Any]) -> str:
+        """Queue a job as `submit` does, and note what was said beside its envelope, the first time only."""
+        params = self._submission(
+            check_name(queue, "queue"),
+            item.envelope,
+            item.id,
+            item.key,
+            item.priority,
+            item.parent,
+            item.delay,
+        )
+        noted = protocol.pack(said)
+
+        def work(tx: Transaction) -> str:
+            id = self._submit(tx, params)
+            if id == params["id"]:
+                row = tx.rows("place", params)[0][0]
+                reserved(self._engine)._append_at(tx, note_name("submit", row), 0, noted, final=False)
+            return id
+
+        return self._write(work)
+
+    def _handed(self, tx: Transaction, row: tuple[Any, ...], until: float) -> Claimed:
+        claimed = super()._handed(tx, row, until)
+        if self._maker is not None:
+            name, seq = note_name("claim", row[0]), 2 * claimed.fence
+            reserved(self._engine)._append_at(tx, name, seq, self._maker.encode(), final=False)
+        return claimed
+
     # -- calls that may be repeated ---------------------------------------------
 
     def claim_once(self, spec: ClaimSpec, worker_id: str, n: int, once: Once) -> list[Claimed]:
@@ -277,6 +332,12 @@ class Within(Store):
         held = tx.rows("holder", params)
         if not held or held[0][:3] != ("running", worker_id, fence):
             return None
+        if self._maker is not None:
+            name, seq = note_name("claim", tx.rows("place", params)[0][0]), 2 * fence
+            found = tx.rows("journal", {"ns": RESERVED, "id": name})
+            bounds = {"jid": found[0][0] if found else None, "since": seq - 1, "last": seq}
+            if not found or tx.frames(bounds, 1)[0] != [(seq, self._maker.encode())]:
+                return None  # another row of the same id, which another token claimed
         queue, envelope = tx.rows("find_id", params)[0]
         until = tx.rows("row", params)[0][_LEASE_UNTIL]
         lease = self._now() + until - self._lease_clock()
@@ -311,53 +372,9 @@ def _name(what: str, ns: str, about: str) -> str:
     return f"{what}-{told.hexdigest()}"
 
 
-class Overheard:
-    """A belfry that also tells this process what is rung in it.
-
-    Parameters
-    ----------
-    inner : Belfry
-        Where the bells of other processes hang.
-    hear : callable
-        Called with the topics of each commit, in the thread that made it; must neither block nor raise.
-    """
-
-    def __init__(self, inner: Belfry, hear: Callable[[list[str]], None]) -> None:
-        self.inner, self._hear = inner, hear
-
-    def hang(self, topic: str) -> Bell:
-        """Hang up a bell for `topic`."""
-        return self.inner.hang(topic)
-
-    def ring(self, topics: list[str]) -> None:
-        """Ring every bell of these topics, and tell."""
-        self.inner.ring(topics)
-        self._hear(topics)
-
-    def close(self) -> None:
-        """Let go of what the rings keep open."""
-        self.inner.close()
-
-    def renew(self) -> None:
-        """Begin anew in a forked child."""
-        self.inner.renew()
-
-
-def overhear(engine: Store, hear: Callable[[list[str]], None]) -> Callable[[], None]:
-    """Tell `hear` of every commit made through `engine`; returns what ends that."""
-    inner = engine._bells
-    engine._bells = Overheard(inner, hear)
-
-    def stop() -> None:
-        engine._bells = inner
-
-    return stop
-
-
-def descriptor(bell: Bell) -> int | None:
-    """Return the file descriptor that is readable once `bell` rings, None where it has none."""
-    fd = getattr(bell, "_fd", None)
-    return fd if isinstance(fd, int) and fd >= 0 else None
+def note_name(kind: str, row: int) -> str:
+    """Return the journal, among those servers keep for themselves, that holds notes about one row."""
+    return f"{kind}-row-{row}"
 
 
 def name_of(engine: Store) -> str:

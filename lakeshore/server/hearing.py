@@ -14,7 +14,7 @@ from typing import Final
 
 from lakeshore.planes.doorbell import Bell
 from lakeshore.planes.store import Store
-from lakeshore.planes.store_within import descriptor, overhear
+from lakeshore.planes.store_overhearing import descriptor, overhear
 
 _HANG_AFTER: Final = 0.02
 """A wait that is over sooner is most often ended by a commit of this process, and needs no bell."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.routing import Route
 
 from lakeshore.planes import protocol
-from lakeshore.planes.contract import Submission, check_id
+from lakeshore.planes.contract import Submission
 from lakeshore.planes.protocol import field
 from lakeshore.server.answers import Refusal
 from lakeshore.server.serving import EVERYONE, PRODUCERS, WORKERS, Call, Serving
@@ -52,9 +52,10 @@ class Producing:
 
     def _submit(self, call: Call, queue: str, item: Submission) -> str:
         said = protocol.read_said(call.body)
+        plane = self._serving.plane(call.ns)
         if said is not None:
-            self._serving.notes.submitted(call.ns, check_id(item.id), said)
-        return self._serving.plane(call.ns).submit(
+            return plane.submit_saying(queue, item, said)
+        return plane.submit(
             queue,
             item.envelope,
             id=item.id,

@@ -170,10 +170,10 @@ class Serving:
 
     # -- the store --------------------------------------------------------------
 
-    def plane(self, ns: str, presence: Presence | None = None) -> Within:
-        """Return a namespace of the store; `presence` for one that claims."""
+    def plane(self, ns: str, presence: Presence | None = None, token: Token | None = None) -> Within:
+        """Return a namespace of the store; `presence` and `token` for one that claims."""
         if presence is not None:
-            return Within(self.engine, ns, presence)
+            return Within(self.engine, ns, presence, None if token is None else token.digest)
         plane = self._planes.get(ns)
         if plane is None:
             if len(self._planes) > _KEPT:

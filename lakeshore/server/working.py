@@ -58,7 +58,7 @@ class Working:
         if not 1 <= n <= _MOST_CLAIMED:
             raise ValueError(f"capacity: wants 1 to {_MOST_CLAIMED:,}, got {n}")
         hold = held(serving, call)
-        plane = serving.plane(call.ns, _presence(call))
+        plane = serving.plane(call.ns, _presence(call), call.token)
 
         async def take() -> list[_Handed]:
             return await serving.write(self._take, plane, spec, worker, n, call)
@@ -103,17 +103,16 @@ class Working:
         return [self._hand(call, claimed) for claimed in taken]
 
     def _hand(self, call: Call, claimed: Claimed) -> _Handed:
-        """Remember whose claim this is, and return it as the client is told of it."""
-        notes = self._serving.notes
-        if call.token is not None:
-            notes.claimed(call.ns, claimed.id, claimed.fence, call.token.digest)
-        told = protocol.command(claimed, notes.submission(call.ns, claimed.id))
+        """Return a claim as the client is told of it."""
+        plane = self._serving.plane(call.ns)
+        row = plane.row_of(claimed.id)
+        told = protocol.command(claimed, None if row is None else self._serving.notes.submission(row))
         if claimed.fence > 1:  # a worker's first frame, repeated, is known by its seq
-            told["body"]["next_seqs"] = self._serving.plane(call.ns).next_seqs(claimed.id)
+            told["body"]["next_seqs"] = plane.next_seqs(claimed.id)
         return claimed, told
 
-    def _hold_of(self, call: Call, plane: Within, id: str, verb: str) -> tuple[str, int | None]:
-        """Return the worker and fence under which a call reports; in a thread.
+    def _hold_of(self, call: Call, plane: Within, id: str, verb: str) -> tuple[str, int | None, int]:
+        """Return the worker and fence under which a call reports, and the row it is about; in a thread.
 
         A client in the field names neither: it reports for the claim that its token made.
 
@@ -128,18 +127,18 @@ class Working:
             raise ClaimLost(f"{verb}: there is no invocation {id!r} here. Drop this result.")
         if worker is not None:
             asked = holder.fence if fence is None else fence
-            if not self._is_maker(call, id, asked):
+            if not self._is_maker(call, holder.row, asked):
                 raise _lost(verb, id, holder)
-            return worker, fence
-        if fence not in (None, holder.fence) or not self._is_maker(call, id, holder.fence):
+            return worker, fence, holder.row
+        if fence not in (None, holder.fence) or not self._is_maker(call, holder.row, holder.fence):
             raise _lost(verb, id, holder)
-        return holder.worker_id or "-", holder.fence
+        return holder.worker_id or "-", holder.fence, holder.row
 
-    def _is_maker(self, call: Call, id: str, fence: int) -> bool:
+    def _is_maker(self, call: Call, row: int, fence: int) -> bool:
         token = call.token
         if token is None or token.role == "admin":
             return True
-        return self._serving.notes.claimer(call.ns, id, fence) == token.digest
+        return self._serving.notes.claimer(row, fence) == token.digest
 
     async def heartbeat(self, call: Call) -> dict[str, Any]:
         """Extend a lease."""
@@ -148,7 +147,7 @@ class Working:
         plane = self._serving.plane(call.ns)
 
         def keep() -> None:
-            worker, fence = self._hold_of(call, plane, id, "heartbeat")
+            worker, fence, _ = self._hold_of(call, plane, id, "heartbeat")
             plane.heartbeat(id, worker, lease=lease, fence=fence)
 
         await self._serving.write(keep)
@@ -160,7 +159,7 @@ class Working:
         plane = self._serving.plane(call.ns)
 
         def hand_back() -> None:
-            worker, fence = self._hold_of(call, plane, id, "release")
+            worker, fence, _ = self._hold_of(call, plane, id, "release")
             plane.release(id, worker, fence=fence)
 
         await self._serving.write(hand_back)
@@ -178,7 +177,7 @@ class Working:
         asked: dict[str, Any] | None = field(body, "next", dict, None)
         spec = None if asked is None else protocol.read_spec(asked, self._serving.options.field_lease)
         frame: bytes | None = field(body, "frame", bytes, None)
-        plane = self._serving.plane(call.ns, _presence(call))
+        plane = self._serving.plane(call.ns, _presence(call), call.token)
         ending = self._succeed if state == State.SUCCEEDED else self._fail
         following = await self._serving.write(ending, call, plane, id, frame, spec)
         return {"ok": True, "commands": [] if following is None else [following[1]]}
@@ -188,7 +187,7 @@ class Working:
     ) -> _Handed | None:
         result: bytes | None = field(call.body, "result_blob", bytes, None)
         try:
-            worker, fence = self._hold_of(call, plane, id, "ack")
+            worker, fence, _ = self._hold_of(call, plane, id, "ack")
             following = plane.ack(id, worker, result=result, fence=fence, frame=frame, next=spec)
         except ClaimLost:
             if _guard(call.body) == (None, None) and self._had_landed(call, plane, id, result):
@@ -201,9 +200,9 @@ class Working:
     ) -> _Handed | None:
         error, retry = protocol.read_nack(call.body)
         delay = float(field(call.body, "delay", (int, float), 0.0))
-        worker, fence = self._hold_of(call, plane, id, "nack")
+        worker, fence, row = self._hold_of(call, plane, id, "nack")
         if frame is None and not retry and _guard(call.body)[1] is None and fence is not None:
-            frame = self._serving.notes.held(call.ns, id, fence)
+            frame = self._serving.notes.held(row, fence)
         following = plane.nack(
             id, worker, error=error, retry=retry, delay=delay, fence=fence, frame=frame, next=spec
         )
@@ -211,12 +210,13 @@ class Working:
 
     def _had_landed(self, call: Call, plane: Within, id: str, result: bytes | None) -> bool:
         """Whether an ending that names no claim is the repeat of the one that made the row what it is."""
-        row = plane.get(id)
+        ended, row = plane.get(id), plane.row_of(id)
         return (
-            row is not None
-            and row["state"] == State.SUCCEEDED
-            and (row["result"] or b"") == (result or b"")
-            and self._is_maker(call, id, row["fence"])
+            ended is not None
+            and row is not None
+            and ended["state"] == State.SUCCEEDED
+            and (ended["result"] or b"") == (result or b"")
+            and self._is_maker(call, row, ended["fence"])
         )
 
     # -- frames ------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Working:
         token = call.token
         if token is not None and token.role not in WORKERS:
             raise Refusal("forbidden", f"a {token.role} token may not append to a job's journal.")
-        worker, fence = self._hold_of(call, plane, stem, "result-chunk")
+        worker, fence, row = self._hold_of(call, plane, stem, "result-chunk")
         if _is_ours(call.body):
             return plane.journal_put(journal, frames, worker_id=worker, fence=fence, once=_once(call.body))
         lease = self._serving.options.field_lease
@@ -252,7 +252,7 @@ class Working:
         if final and data.startswith(_ERROR) and journal == stem and holder.state == State.RUNNING:
             # The nack that follows says whether the job is tried again; until then no reader may see it.
             plane.journal_put(journal, frames[:-1], **guard)
-            self._serving.notes.hold(call.ns, stem, holder.fence, data)
+            self._serving.notes.hold(row, holder.fence, data)
             return (0 if seq is None else seq), False
         return plane.journal_put(journal, frames, **guard)
 
