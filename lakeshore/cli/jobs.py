@@ -286,11 +286,18 @@ def list_queues(plane: Plane, json: Json = False) -> None:
 
 
 @on_plane
-def list_workers(plane: Plane, queue: Queue = None, json: Json = False) -> None:
+def list_workers(
+    plane: Plane,
+    queue: Queue = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Those that are gone too.")] = False,
+    json: Json = False,
+) -> None:
     """List the workers that asked for jobs."""
     from lakeshore.cli import tables
+    from lakeshore.cli.processes import is_gone
 
-    tables.workers(plane.workers(queue), json=json)
+    rows = [{**worker, "gone": is_gone(worker)} for worker in plane.workers(queue)]
+    tables.workers(rows, everyone=everyone, json=json)
 
 
 @on_plane

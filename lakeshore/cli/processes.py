@@ -10,11 +10,15 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+SILENT_SECONDS: Final = 600.0
+"""A worker that runs nothing and has asked for nothing for so long is gone."""
 _MARK: Final = ("-m", "lakeshore.daemon", "--drain-on-eof")
 _CLOCK_SLACK: Final = 5.0
 _LOOK_SECONDS: Final = 0.05
@@ -82,6 +86,17 @@ class Process:
                 return False
             time.sleep(_LOOK_SECONDS)
         return True
+
+
+def is_gone(worker: Mapping[str, Any]) -> bool:
+    """Whether a noted worker is there no more: for sure on this machine, elsewhere by its silence."""
+    if worker["host"] == socket.gethostname():
+        if not _exists(worker["pid"]):
+            return True
+        with contextlib.suppress(OSError, ValueError):
+            if _look(worker["pid"])[1] > worker["seen_at"] + _CLOCK_SLACK:
+                return True  # its pid is another process's by now
+    return not worker["running"] and time.time() - worker["seen_at"] > SILENT_SECONDS
 
 
 def _exists(pid: int) -> bool:

@@ -78,12 +78,13 @@ def queues(counts: Mapping[str, Mapping[str, int]], *, json: bool) -> None:
     return None
 
 
-def workers(rows: list[dict[str, Any]], *, json: bool) -> None:
-    """Print a list of workers."""
+def workers(rows: list[dict[str, Any]], *, everyone: bool, json: bool) -> None:
+    """Print a list of workers; without `everyone` those that are gone are only counted."""
     if json:
         return value(rows, json=True)
+    gone = [row for row in rows if row["gone"]]
     _table(
-        ("worker", "queue", "host", "pid", "version", "seen", "running"),
+        ("worker", "queue", "host", "pid", "version", "seen", "running", *(["state"] if everyone else [])),
         (
             (
                 row["worker_id"],
@@ -93,12 +94,19 @@ def workers(rows: list[dict[str, Any]], *, json: bool) -> None:
                 row["version"],
                 _ago(row["seen_at"]),
                 row["running"],
+                *(["gone" if row["gone"] else "here"] if everyone else []),
             )
             for row in rows
+            if everyone or not row["gone"]
         ),
         spare=("version", "host", "pid", "seen", "queue"),
-        empty="no worker has asked for a job. Start one: lakeshore worker start --queue NAME",
+        empty=f"no worker {'is here now' if rows else 'has asked for a job'}. "
+        "Start one: lakeshore worker start --queue NAME",
     )
+    if gone and not everyone:
+        held = sum(row["running"] for row in gone)
+        jobs = f", with {held} running job{'' if held == 1 else 's'} that will be taken anew" if held else ""
+        _print(f"{len(gone)} more {'is' if len(gone) == 1 else 'are'} gone{jobs}; --all lists them")
     return None
 
 

@@ -16,7 +16,7 @@ from fcntl import ioctl
 import pytest
 
 from lakeshore import Dispatch, SyncQueue, run_worker, thunk
-from lakeshore.cli import where
+from lakeshore.cli import processes, where
 from lakeshore.cli.app import run
 from lakeshore.cli.tables import _json
 from lakeshore.wire import value_frames
@@ -267,3 +267,31 @@ def test_a_silent_job_is_told_of_in_the_commands_own_words(home, store, capsys):
         assert f"{inv} has {did} nothing for 0.02 s" in told
         assert f"read on with: lakeshore {verb} {inv}{more}" in told
         assert not re.search("journal_read|since=", told)
+
+
+def test_workers_that_are_gone_are_counted_and_listed_with_all(home, store, capsys, monkeypatch):
+    def words(*more):
+        assert run(["workers", "--plane", str(home), *more]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    q = SyncQueue("gpu", dispatch=store)
+    q.submit(1)
+    killed = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from lakeshore import Dispatch as D; D(sys.argv[1]).claim('gpu', 'w')",
+        ]
+        + [str(home / "dispatch.sqlite")]
+    )
+    assert killed.wait() == 0
+    shown = words()
+    assert shown.startswith("no worker is here now. Start one: ")
+    assert shown.endswith("1 more is gone, with 1 running job that will be taken anew; --all lists them")
+    assert run_worker(q, once=True) == 0  # asks, and is here
+    assert f"{os.getpid()}" in words()
+    assert words("--all").split().count("gone") == words("--all").split().count("here") == 1
+    rows = json.loads(words("--json"))
+    assert [(row["gone"], row["running"]) for row in rows] == [(False, 0), (True, 1)]
+    monkeypatch.setattr(processes, "SILENT_SECONDS", 0.0)
+    assert "2 more are gone" in words()
