@@ -34,6 +34,12 @@ def told(evil: str) -> Iterator[Any]:
     return {"done": True}
 
 
+def flood(count: int) -> Iterator[Any]:
+    for n in range(count):
+        yield {"n": n}
+    yield bytes(3_000_000)
+
+
 def fail() -> None:
     raise ValueError(EVIL)
 
@@ -112,3 +118,19 @@ def test_buttons_and_the_search_work_by_keyboard(plane: Dispatch, page: Any) -> 
         page.go_back()
         page.locator("#find").wait_for()
         assert page.locator("#find").input_value() == "the/key"
+
+
+def test_a_flood_is_shown_by_its_end(plane: Dispatch, page: Any) -> None:
+    page.add_init_script(
+        "window.long = []; new PerformanceObserver(list => list.getEntries().forEach(entry => "
+        "window.long.push(entry.duration))).observe({entryTypes: ['longtask']})"
+    )
+    queue = SyncQueue("gpu", dispatch=plane)
+    with background(create_app(plane, Options(auth=False))) as url, WorkerThread(queue, allow_pickled=True):
+        page.goto(f"{url}/?job={queue.submit(thunk(flood, 20_000))}")
+        values = page.locator(".values li")
+        values.get_by_text("a value of 2.9 MiB").wait_for()
+        assert values.all_inner_texts()[-2] == "{n: 19999}"
+        assert values.count() <= 300
+        assert max(page.evaluate("window.long"), default=0) < 500
+        assert page.faults == []

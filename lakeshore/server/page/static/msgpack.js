@@ -8,6 +8,11 @@ export class Ext {
   constructor(code, bytes) { this.code = code; this.bytes = bytes; }
 }
 
+// A value too large to be sent whole in one frame, of which only the size is told.
+export class Large {
+  constructor(bytes) { this.bytes = bytes; }
+}
+
 // One value at `at` of `bytes`: {value, at}. Maps come as arrays of pairs, since a key may be anything.
 export function read(bytes, at = 0, depth = 0) {
   if (depth > 64) return { value: "…", at: bytes.length };
@@ -84,6 +89,7 @@ function spell(value, limit, depth) {
   if (typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(7)));
   if (typeof value === "string") return depth ? JSON.stringify(value.slice(0, limit)) : value.slice(0, limit + 1);
   if (value instanceof Uint8Array) return `bytes (${size(value.length)})`;
+  if (value instanceof Large) return `a value of ${size(value.bytes)}`;
   if (value instanceof Ext) return spellExt(value, limit, depth);
   const parts = [];
   let length = 0;
@@ -114,6 +120,6 @@ function spellExt(ext, limit, depth) {
   return `${NAMES[ext.code] || `value of kind ${ext.code}`} (${size(ext.bytes.length)})`;
 }
 
-export function size(n) {
+function size(n) {
   return n < 1024 ? `${n} B` : n < 1048576 ? `${(n / 1024).toFixed(1)} KiB` : `${(n / 1048576).toFixed(1)} MiB`;
 }

@@ -1,9 +1,9 @@
 // The page's life: the token of this tab, the view kept fresh, one job's streams. Texts go in as text, never as HTML;
 // the only HTML set here is what this server rendered.
 
-import { Ext, Short, read, size, tell, whole } from "./msgpack.js";
+import { Ext, Large, Short, read, tell, whole } from "./msgpack.js";
 
-const EVERY = 2000, VALUES = 300, LOG = 200000, KEY = "lakeshore-token";
+const EVERY = 2000, VALUES = 300, LOG = 200000, PICTURES = 20, KEY = "lakeshore-token";
 const wants = document.documentElement.dataset.auth === "yes";
 const main = document.getElementById("content"), said = document.getElementById("said");
 const form = document.getElementById("enter"), field = document.getElementById("token");
@@ -63,7 +63,7 @@ function put(html) {
   const next = document.createElement("template");
   next.innerHTML = html;
   const live = main.querySelector("#live"), fresh = next.content.querySelector("#live");
-  const keep = live && fresh && live.dataset.keep === fresh.dataset.keep;
+  const keep = following && live && fresh && live.dataset.keep === fresh.dataset.keep;
   if (keep) {
     for (const node of [...main.childNodes]) if (node !== live) node.remove();
     live.before(...[...next.content.childNodes].filter((node) => node !== fresh));
@@ -175,54 +175,70 @@ function follow(live, ns, id) {
   const title = make("h2", "Values", { hidden: "" }), logTitle = make("h2", "Log", { hidden: "" });
   live.replaceChildren(bar, note, title, values, logTitle, log, pictures);
 
-  let large = null;
-  stream(ns, id, signal, (seq, frame) => {
-    const [kind, , body, meta] = frame;
-    if (kind === 2) {
-      const total = meta instanceof Map && meta.get("total");
-      if (total) { large = { total, parts: [], got: 0 }; return; }
-      values.replaceChildren(); log.textContent = ""; rest = ""; pictures.replaceChildren(); large = null;
-      return;
+  const shown = { values: [], restart: false, log: "", logRestart: false, pictures: [], progress: null };
+  let large = null, waiting = false, rest = "";
+  // What came since the last picture on the screen goes in at once: a fast job costs the page no more than a slow one.
+  const soon = () => { if (!waiting) { waiting = true; setTimeout(flush, 100); } };
+  const flush = () => {
+    waiting = false;
+    if (signal.aborted) return;
+    if (shown.restart) { values.replaceChildren(); shown.restart = false; }
+    if (shown.values.length) {
+      tailed(values, () => values.append(...shown.values.splice(0).slice(-VALUES).map((value) => make("li", tell(value)))));
+      while (values.childElementCount > VALUES) values.firstChild.remove();
+      title.hidden = values.hidden = false;
     }
-    let shown = body;
+    if (shown.logRestart) { rest = ""; log.textContent = ""; pictures.replaceChildren(); shown.logRestart = false; }
+    if (shown.log) {
+      rest = lines(rest + shown.log); shown.log = "";
+      logTitle.hidden = log.hidden = false;
+      tailed(log, () => { log.textContent = rest; });
+    }
+    for (const each of shown.pictures.splice(0).slice(-PICTURES)) picture(pictures, each);
+    if (shown.progress) {
+      const [done, total, text] = shown.progress;
+      bar.hidden = note.hidden = false;
+      if (total > 0) { bar.max = total; bar.value = Math.min(done, total); } else bar.removeAttribute("value");
+      note.textContent = (total > 0 ? `${tell(done)} of ${tell(total)}` : tell(done)) + (typeof text === "string" ? ` · ${text.slice(0, 200)}` : "");
+      shown.progress = null;
+    }
+  };
+
+  stream(ns, id, signal, ([kind, , body, meta]) => {
+    const total = kind === 2 && meta instanceof Map && meta.get("total");
+    if (total) { large = { total, got: 0 }; return; }
+    if (kind === 2) { shown.values = []; shown.restart = true; large = null; soon(); return; }
     if (kind === 1 && large) {
-      large.parts.push(body); large.got += body.length;
+      large.got += body.length;
       if (large.got < large.total) return;
-      shown = `a value of ${size(large.total)}`; large = null;
-    } else if (kind !== 0) return;
-    append(values, make("li", tell(shown)));
-    while (values.childElementCount > VALUES) values.firstChild.remove();
-    title.hidden = values.hidden = false;
+      shown.values.push(new Large(large.total)); large = null;
+    } else if (kind === 0) shown.values.push(body);
+    else return;
+    if (shown.values.length > 2 * VALUES) shown.values.splice(0, VALUES);
+    soon();
   });
 
-  let rest = "";
-  stream(ns, `${id}.log`, signal, (seq, frame) => {
-    if (frame[0] !== 0 || !(frame[2] instanceof Map)) return;
-    const shown = frame[2].get("display");
-    if (shown instanceof Map) { picture(pictures, shown); return; }
-    const text = frame[2].get("text");
-    if (typeof text !== "string") return;
-    rest = lines(rest + text);
-    const below = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-    log.textContent = rest;
-    logTitle.hidden = log.hidden = false;
-    if (below) log.scrollTop = log.scrollHeight;
+  stream(ns, `${id}.log`, signal, ([kind, , body, meta]) => {
+    if (kind === 2 && !(meta instanceof Map && meta.get("total"))) { shown.log = ""; shown.pictures = []; shown.logRestart = true; soon(); return; }
+    if (kind !== 0 || !(body instanceof Map)) return;
+    const display = body.get("display"), text = body.get("text");
+    if (display instanceof Map) { shown.pictures.push(display); if (shown.pictures.length > PICTURES) shown.pictures.shift(); }
+    if (typeof text === "string") shown.log = (shown.log + text).slice(-LOG);
+    soon();
   });
 
-  stream(ns, `${id}.progress`, signal, (seq, frame) => {
-    if (frame[0] !== 0 || !(frame[2] instanceof Map)) return;
-    const done = Number(frame[2].get("done")), total = Number(frame[2].get("total")), text = frame[2].get("note");
-    bar.hidden = false;
-    if (total > 0) { bar.max = total; bar.value = Math.min(done, total); } else bar.removeAttribute("value");
-    note.hidden = false;
-    note.textContent = (total > 0 ? `${tell(done)} of ${tell(total)}` : tell(done)) + (typeof text === "string" ? ` · ${text.slice(0, 200)}` : "");
+  stream(ns, `${id}.progress`, signal, ([kind, , body]) => {
+    if (kind !== 0 || !(body instanceof Map)) return;
+    shown.progress = [Number(body.get("done")), Number(body.get("total")), body.get("note")];
+    soon();
   });
 }
 
-function append(list, item) {
-  const below = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
-  list.append(item);
-  if (below) list.scrollTop = list.scrollHeight;
+// Changes a list and stays at its end where it was.
+function tailed(node, change) {
+  const below = node.scrollHeight - node.scrollTop - node.clientHeight < 40;
+  change();
+  if (below) node.scrollTop = node.scrollHeight;
 }
 
 // A terminal's text as it would stand at the end: what a carriage return wrote over is gone, colours are left out.
@@ -247,7 +263,7 @@ function picture(place, shown) {
     const text = shown.get("text/plain") ?? shown.get("text/markdown");
     if (typeof text === "string") place.append(make("pre", text.slice(0, 20000)));
   }
-  while (place.childElementCount > 20) place.firstChild.remove();
+  while (place.childElementCount > PICTURES) place.firstChild.remove();
 }
 
 // Every frame of a journal, each once; a line that breaks goes on from its cursor until the journal has ended.
@@ -261,24 +277,27 @@ async function stream(ns, journal, signal, take) {
       if (answer.ok) {
         const finished = answer.headers.get("Lakeshore-Finished") === "1";
         const reader = answer.body.getReader();
-        let held = new Uint8Array(0);
+        let held = new Uint8Array(65536), end = 0;          // what came and is no whole row yet
         for (;;) {
           const { value, done } = await reader.read();
           if (done) break;
-          const bytes = new Uint8Array(held.length + value.length);
-          bytes.set(held); bytes.set(value, held.length);
+          if (end + value.length > held.length) {
+            const larger = new Uint8Array(Math.max(2 * held.length, end + value.length));
+            larger.set(held.subarray(0, end)); held = larger;
+          }
+          held.set(value, end); end += value.length;
           let at = 0;
-          while (at < bytes.length) {
+          while (at < end) {
             let got;
-            try { got = read(bytes, at); } catch (error) { if (error instanceof Short) break; throw error; }
+            try { got = read(held.subarray(0, end), at); } catch (error) { if (error instanceof Short) break; throw error; }
             at = got.at;
             if (!Array.isArray(got.value)) continue;
             since = Number(got.value[0]); pausing = 200;
             let frame = null;
-            try { frame = whole(got.value[1]); } catch { /* no frame of ours */ }
-            if (Array.isArray(frame)) take(since, frame);
+            try { frame = whole(got.value[1].slice()); } catch { /* no frame of ours */ }
+            if (Array.isArray(frame)) take(frame);
           }
-          held = bytes.slice(at);
+          held.copyWithin(0, at, end); end -= at;
         }
         if (finished || ended()) return;
       }
