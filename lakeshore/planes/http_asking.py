@@ -80,6 +80,7 @@ class Asking:
             content=protocol.pack(body),
             accept=MSGPACK,
             read_timeout=hold + HOLD_MARGIN,
+            payloads=body.get("capacity", 1),
         )
         return self._answered(verb, route, body, outcome, miss=miss)
 

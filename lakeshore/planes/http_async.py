@@ -113,5 +113,6 @@ class AsyncWaits:
             content=protocol.pack(step.body),
             accept=MSGPACK,
             read_timeout=step.hold + HOLD_MARGIN,
+            payloads=step.body.get("capacity", 1),
         )
         return self._plane._answered(step.verb, step.route, step.body, outcome, miss=step.miss)

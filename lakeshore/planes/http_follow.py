@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 import msgpack
 
+from lakeshore import settings
 from lakeshore.errors import WaitTimeout
 from lakeshore.planes.http_steps import Ask, Close, Open, Read, Rest, Row, Steps, rest
 from lakeshore.planes.http_tries import Answer, Broken, Setback, Tries
@@ -25,6 +26,8 @@ _LOOK_SECONDS: Final = 2.0
 """For ``timeout=0``: how long a look may take when the control plane holds it in spite of ``wait=0``."""
 _LONGEST_PAUSE: Final = 1.0
 _SNIPPET_BYTES: Final = 2048
+_ROW_SLACK: Final = 1024 * 1024
+"""What a row may have beside a payload, and what may come beside a row."""
 
 
 class Reader(Protocol):
@@ -41,13 +44,24 @@ class Rows:
     """Reads msgpack ``[seq, bytes]`` pairs with a nil here and there."""
 
     def __init__(self) -> None:
-        self._items = msgpack.Unpacker(raw=False, max_buffer_size=0)
+        self._items = msgpack.Unpacker(
+            raw=False,
+            max_buffer_size=settings.max_payload() + 2 * _ROW_SLACK,
+            max_array_len=2,
+            max_map_len=0,
+            max_str_len=0,
+            max_ext_len=0,
+            list_hook=_pair,  # of lists in lists none is built
+        )
         self._fed = self._whole = 0
         self.partial = False
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Take more bytes and yield the rows that are now whole."""
-        self._items.feed(data)
+        try:
+            self._items.feed(data)
+        except msgpack.BufferFull:
+            raise ValueError("no rows: one has more bytes than LAKESHORE_MAX_PAYLOAD") from None
         self._fed += len(data)
         while True:
             self.partial = self._whole < self._fed
@@ -60,25 +74,36 @@ class Rows:
             self._whole = self._items.tell()
             if item is None:
                 continue
-            if not (
-                isinstance(item, list) and len(item) == 2 and type(item[0]) is int and type(item[1]) is bytes
-            ):
-                raise ValueError("no rows: wants pairs of a seq and bytes")
+            if type(item) is not list:
+                raise _no_pair()
             yield item[0], item[1]
+
+
+def _pair(item: list[Any]) -> list[Any]:
+    if len(item) == 2 and type(item[0]) is int and type(item[1]) is bytes:
+        return item
+    raise _no_pair()
+
+
+def _no_pair() -> ValueError:
+    return ValueError("no rows: wants pairs of a seq and bytes")
 
 
 class Frames:
     """Reads frames back to back; the row's seq stands in each header, bodies are not decoded."""
 
     def __init__(self) -> None:
-        self._scan = msgpack.Unpacker(max_buffer_size=0)
+        self._scan = msgpack.Unpacker(max_buffer_size=settings.max_payload() + 2 * _ROW_SLACK)
         self._bytes = bytearray()
         self._done = 0
         self.partial = False
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Take more bytes and yield the frames that are now whole."""
-        self._scan.feed(data)
+        try:
+            self._scan.feed(data)
+        except msgpack.BufferFull:
+            raise ValueError("no frames: one has more bytes than LAKESHORE_MAX_PAYLOAD") from None
         self._bytes += data
         while True:
             self.partial = bool(self._bytes)

@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from lakeshore import settings
 from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes.http_address import Address, Secret
 from lakeshore.planes.http_clock import Clock, timed
-from lakeshore.planes.http_tries import BINARY, Answer, Broken, Line
+from lakeshore.planes.http_reading import Reading, squeezed
+from lakeshore.planes.http_tries import Answer, Broken, Line
 from lakeshore.planes.protocol import MSGPACK
 from lakeshore.version import __version__
 
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS: Final = 10.0
 _WRITE_SECONDS: Final = 60.0
 _PART: Final = 1024 * 1024
-_ERROR_PART: Final = 64 * 1024
-_MOST_AT_ONCE: Final = 1024 * 1024 * 1024
-"""What several payloads in one answer may have."""
-_SLACK: Final = 16 * 1024 * 1024
-_PLAIN: Final = ("", "identity")
-_INFLATED: Final = ("gzip", "x-gzip", "deflate")
 _URLS_KEPT: Final = 256
 _SLOWEST: Final = 1024
 """Bytes a second below which a body is given up."""
@@ -147,7 +141,7 @@ class HttpxLine(Line):
         if isinstance(opened, Broken):
             return opened
         with opened:
-            reading = _Reading(opened, payloads)
+            reading = Reading(opened, payloads)
             began = time.monotonic()
             while reading.goes_on:
                 size = reading.size
@@ -200,10 +194,10 @@ class HttpxLine(Line):
                 raise
         else:
             answer = HttpxBody(self, response)
-            squeezed = _squeezed(answer)
-            if squeezed is not None:
+            refused = squeezed(answer)
+            if refused is not None:
                 answer.close()
-            return squeezed or answer
+            return refused or answer
         self._mine()
         raise AssertionError("a closed client answered")
 
@@ -317,7 +311,7 @@ class AsyncLine:
         if isinstance(opened, Broken):
             return opened
         try:
-            reading = _Reading(opened, payloads)
+            reading = Reading(opened, payloads)
             began = time.monotonic()
             while reading.goes_on:
                 size = reading.size
@@ -356,10 +350,10 @@ class AsyncLine:
             await client.aclose()
             raise
         answer = AsyncBody(self._line, client, response)
-        squeezed = _squeezed(answer)
-        if squeezed is not None:
+        refused = squeezed(answer)
+        if refused is not None:
             await answer.close()
-        return squeezed or answer
+        return refused or answer
 
 
 class AsyncBody:
@@ -392,48 +386,6 @@ class AsyncBody:
         with contextlib.suppress(httpx.HTTPError, OSError):  # it is given up either way
             await self._response.aclose()
         await self._client.aclose()
-
-
-class _Reading:
-    """An answer on its way: what has come, and how much may."""
-
-    def __init__(self, opened: HttpxBody | AsyncBody, payloads: int) -> None:
-        self._opened, self._fine = opened, opened.status < 400
-        one = settings.max_payload()
-        limit = max(one, min(one * payloads, _MOST_AT_ONCE)) + _SLACK
-        self._wanted = limit if self._fine and opened.media in BINARY else _ERROR_PART
-        self._parts: list[bytes] = []
-        self._broken: Broken | None = None
-        self.size, self.goes_on = 0, True
-
-    def take(self, part: bytes | Broken | None) -> None:
-        """Take the next part, or the end."""
-        if isinstance(part, Broken) and self._fine:  # of an error the status says enough
-            self._broken = part
-        if not isinstance(part, bytes):
-            self.goes_on = False
-            return
-        self._parts.append(part)
-        self.size += len(part)
-        if self.size > self._wanted:
-            self.goes_on = False
-            if self._wanted > _ERROR_PART:
-                why = f"its answer has more than {self._wanted:,} bytes: see LAKESHORE_MAX_PAYLOAD"
-                self._broken = Broken(why, landed=True, hopeless=True)
-
-    @property
-    def outcome(self) -> Answer | Broken:
-        """What came of it."""
-        return self._broken or Answer(self._opened.status, self._opened.headers, b"".join(self._parts))
-
-
-def _squeezed(answer: HttpxBody | AsyncBody) -> Broken | None:
-    """Return why a compressed answer is not read; an error's page may be, as far as it is wanted."""
-    coding = answer.headers.get("content-encoding", "").strip().lower()
-    if coding in _PLAIN or (answer.status >= 400 and coding in _INFLATED):
-        return None
-    why = f"its answer of status {answer.status} is compressed ({coding[:40]}), which was not asked for"
-    return Broken(why, landed=True, hopeless=True)
 
 
 def _read_headers(response: httpx.Response) -> dict[str, str]:

@@ -106,8 +106,9 @@ class Line(ABC):
         accept: str,
         read_timeout: float,
         headers: Mapping[str, str] | None = None,
+        payloads: int = 1,
     ) -> Answer | Broken:
-        """Make one try and read its answer whole."""
+        """Make one try and read its answer whole, with as many payloads in it as were asked for."""
 
     @abstractmethod
     def open(

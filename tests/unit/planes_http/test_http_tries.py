@@ -279,7 +279,7 @@ def test_a_retry_after_date(field: Field, connect: Connect) -> None:
         (status(200, msgpack.packb({}), content_type="application/x-msgpack"), "invocation_id: wants str"),
         (status(200, msgpack.packb({"invocation_id": 7})), "invocation_id: wants str, got int"),
         (status(404, b"<h1>default backend</h1>", content_type="text/html; charset=utf-8"), "text/html"),
-        (status(200, b"not gzip", content_encoding="gzip"), "DecodingError"),
+        (status(200, b"not gzip", content_encoding="gzip"), "compressed"),
     ],
 )
 def test_what_is_no_answer(field: Field, connect: Connect, step: Step, said: str) -> None:
