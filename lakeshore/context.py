@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import posixpath
 import time
+import unicodedata
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from pathlib import Path
@@ -241,6 +242,13 @@ class RunContext:
                     raise KeyContractError(
                         f"key {key!r} was written, and you returned the path that run.write gave; "
                         f"return the key {key!r}. `run.read(key)` gives the path wherever it is needed."
+                    )
+                if any(
+                    unicodedata.normalize("NFC", each) == unicodedata.normalize("NFC", key) for each in given
+                ):
+                    raise KeyContractError(
+                        f"key {key!r} was written, and returned in another Unicode form: it looks alike, but "
+                        f"is another name (written: {key!a}). Return the very text given to run.write."
                     )
                 raise KeyContractError(
                     f"key {key!r} was written but not returned. Return every key given to run.write "

@@ -173,7 +173,7 @@ def _pack_walking(value: Any, at: str) -> bytes:
         elif "changed" in str(e) and "iteration" in str(e):
             what = "it changed while it was packed"
         reason = f"{what} ({type(e).__name__}: {e})"
-    where = at + _where(path)
+    where = (at + _where(path)).lstrip()
     raise PackError(f"cannot pack value{' at ' + where if where else ''}: {reason}")
 
 

@@ -212,6 +212,14 @@ def test_an_unreturned_key_is_named(tmp_path):
         context.check_keys(["a.txt"], {"forgotten.txt"})
 
 
+def test_a_key_of_another_unicode_form_is_told_apart(tmp_path):
+    with scope("", root=tmp_path):
+        run.write("caf\u00e9").write_text("1")
+        for result in ("cafe\u0301", ["x", {"k": "./cafe\u0301"}]):
+            with pytest.raises(KeyContractError, match=r"another Unicode form.*'caf\\xe9'"):
+                current().check_keys(result)
+
+
 def test_a_returned_key_without_a_file_is_named(tmp_path):
     with written(tmp_path) as context:
         context.write("a.txt")

@@ -51,6 +51,12 @@ def test_arrays_are_writable_and_their_own():
 PADDED = np.dtype({"names": ["a", "b"], "formats": ["i1", "f8"], "offsets": [0, 8], "itemsize": 64})
 
 
+def test_a_bad_key_at_the_top_is_named_with_one_space():
+    for value in ({"\ud800": 1}, {(1, object()): 2}):
+        with pytest.raises(PackError, match=r"^cannot pack value at key "):
+            pack(value)
+
+
 # What lies between the values is memory that nobody has written: of another array, a token, a file
 @pytest.mark.parametrize(
     ("dtype", "bytes_of_values"),
