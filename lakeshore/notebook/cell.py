@@ -116,7 +116,8 @@ def plan(
 
 def code_name(name: str, number: str) -> str:
     """Return the file name of a cell's code in tracebacks."""
-    return f"<lakeshore {_ODD.sub('-', name)} cell {number}>"
+    unnamed = name in ("cell", f"cell-{number}")
+    return f"<lakeshore {'' if unnamed else _ODD.sub('-', name) + ' '}cell {number}>"
 
 
 class _Planner:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from IPython.core.error import UsageError
+from IPython.core.inputtransformer2 import leading_indent
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -82,6 +83,8 @@ def read(body: str, *, header: str, filename: str, transformer: Any, flags: int 
     # As Python counts lines: `splitlines` also cuts at form feeds and at U+2028, within texts too.
     body = body.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
     lines = [f"{line}\n" for line in (header, *body.split("\n"))]
+    first = next((n for n, line in enumerate(lines) if n and line.strip()), len(lines))
+    lines[first:] = leading_indent(lines[first:])  # as in any cell: code that was cut out of a block
     for number, line in enumerate(lines, 1):
         if (bad := _SURROGATE.search(line)) is not None:
             raise UsageError(

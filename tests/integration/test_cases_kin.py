@@ -189,6 +189,8 @@ CALLS: dict[str, tuple[Any, list[str]]] = {
 MAGICS: dict[str, tuple[Any, list[str]]] = {
     "blank lines before": (3, ["%%lakeshore submit gpu\n\n\n# c\ndef job(): return 3"]),
     "a comment on the magic's line": (3, ["%%lakeshore submit gpu  # it's my job\ndef job(): return 3"]),
+    "a cell cut out of a block": (3, ["%%lakeshore submit gpu\n\n    def job():\n        return 3"]),
+    "statements cut out of a block": (4, ["%%lakeshore submit gpu --cell\n    x = 2\n    x * 2"]),
     "flags before the queue": (3, ["%%lakeshore submit --quiet gpu\ndef job(): return 3"]),
     "braces in an argument": ({"a": 1}, ['%%lakeshore submit gpu -a d={"a":1}\ndef job(d): return d']),
     "magics inside a string": (
