@@ -207,7 +207,9 @@ def _let_go(plane: Plane, ids: Sequence[str], on_interrupt: str) -> Detached:
     if any((plane.get(id) or {}).get("state") != "queued" for id in open_ids):
         return Detached.of(*open_ids)
     shown = " ".join(open_ids[:8]) + (" …" if len(open_ids) > 8 else "")
-    still = "is still queued" if len(open_ids) == 1 else "are still queued"
+    still = (
+        "still runs once a worker takes it" if len(open_ids) == 1 else "still run once a worker takes them"
+    )
     return Detached(f"detached: {shown} {still}; {Detached.command} {shown}")
 
 

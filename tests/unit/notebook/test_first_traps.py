@@ -93,7 +93,7 @@ def test_an_interrupt_says_that_a_job_is_queued(nb: Notebook) -> None:
     id = nb.names["_lakeshore"]
     with pytest.raises(Detached) as let_go, jobs.interruptible(nb.plane, [id]):
         raise KeyboardInterrupt
-    assert str(let_go.value) == f"detached: {id} is still queued; %lakeshore cancel {id}"
+    assert str(let_go.value) == f"detached: {id} still runs once a worker takes it; %lakeshore cancel {id}"
     assert nb.plane.claim("gpu", "w") is not None
     with (
         pytest.raises(Detached, match=f"{id} still runs; %lakeshore cancel"),
