@@ -275,11 +275,14 @@ def _state(state: str) -> Any:
 
 
 def _ago(at: float) -> str:
-    seconds = max(0.0, time.time() - at)
+    return f"{_span(time.time() - at)} ago"
+
+
+def _span(seconds: float) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def _took(row: dict[str, Any]) -> str:
@@ -289,8 +292,10 @@ def _took(row: dict[str, Any]) -> str:
 
 
 def _clock(at: float) -> str:
-    return (
-        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} ({_ago(at)})"
-        if at < time.time()
-        else f"{at:.3f}"
-    )
+    """Write a time and how far it is from now; what is as good as never is only a number."""
+    try:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return f"{at:.3f}"
+    left = at - time.time()
+    return f"{stamp} (in {_span(left)})" if left > 0 else f"{stamp} ({_ago(at)})"

@@ -295,3 +295,12 @@ def test_workers_that_are_gone_are_counted_and_listed_with_all(home, store, caps
     assert [(row["gone"], row["running"]) for row in rows] == [(False, 0), (True, 1)]
     monkeypatch.setattr(processes, "SILENT_SECONDS", 0.0)
     assert "2 more are gone" in words()
+
+
+def test_a_lease_is_shown_as_a_time(home, store, capsys):
+    inv = SyncQueue("gpu", dispatch=store).submit(1)
+    store.claim("gpu", "w", lease=7200)
+    assert run(["show", inv, "--plane", str(home)]) == 0
+    assert re.search(
+        r"lease_expires_at  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in 2 h\)\n", capsys.readouterr().out
+    )
