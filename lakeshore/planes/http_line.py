@@ -259,7 +259,7 @@ class HttpxBody:
     def __init__(self, line: HttpxLine, response: httpx.Response) -> None:
         self._line, self._response = line, response
         self.status = response.status_code
-        self.headers = _read_headers(response)
+        self.headers: Mapping[str, str] = _read_headers(response)
         self._parts = response.iter_bytes()
 
     def __enter__(self) -> HttpxBody:
@@ -340,7 +340,7 @@ class AsyncLine:
             request = client.build_request(
                 method, self._line.url + path, headers=headers, content=content, timeout=timeout
             )
-            patience = timeout.connect + len(content or b"") / _SLOWEST + seconds
+            patience = min(_CONNECT_SECONDS, seconds) + len(content or b"") / _SLOWEST + seconds
             async with asyncio.timeout(patience):
                 response = await client.send(request, stream=True)
         except (httpx.HTTPError, OSError) as exc:
@@ -362,7 +362,7 @@ class AsyncBody:
     def __init__(self, line: HttpxLine, client: httpx.AsyncClient, response: httpx.Response) -> None:
         self._line, self._client, self._response = line, client, response
         self.status = response.status_code
-        self.headers = _read_headers(response)
+        self.headers: Mapping[str, str] = _read_headers(response)
         self._parts = response.aiter_bytes()
 
     @property
