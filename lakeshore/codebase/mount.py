@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import all_suffixes
+from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -64,6 +64,21 @@ class Mount:
         except Exception:  # noqa: BLE001 - a module may have replaced itself by anything
             return False
         return any(map(self._holds, places))
+
+
+@dataclass(frozen=True, slots=True)
+class _StandardFirst:
+    """Finds modules of the standard library beside a mount: what a process gets by such a name must not
+    depend on whether it was loaded before the mount came."""
+
+    paths: tuple[str, ...]
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is not None or name not in sys.stdlib_module_names:
+            return None
+        return PathFinder.find_spec(name, [entry for entry in sys.path if entry not in self.paths], target)
 
 
 def read_stamp(stamp: object) -> tuple[str, tuple[str, ...]] | None:
@@ -166,6 +181,7 @@ class Turns:
         self._whole = False
         self._mount = mount
         if mount is not None:
+            sys.meta_path.insert(0, _StandardFirst(mount.paths))
             sys.path[:0] = mount.paths
             importlib.invalidate_caches()
             tops = {name.partition(".")[0] for name in sys.modules} - {"__main__", "__mp_main__"}
@@ -179,12 +195,22 @@ class Turns:
     def _end(self) -> None:
         mount = self._mount
         if mount is not None:
+            sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _StandardFirst)]
             sys.path[:] = [entry for entry in sys.path if entry not in mount.paths]
             for name, module in list(sys.modules.items()):
                 if mount.holds(module):
+                    _let_go(name, module)
                     sys.modules.pop(name, None)
             sys.modules.update(self._aside)
             self._aside.clear()
             for place in [place for place in sys.path_importer_cache if mount._holds(place)]:
                 sys.path_importer_cache.pop(place, None)
         self._mount = None
+
+
+def _let_go(name: str, module: ModuleType) -> None:
+    """Take a module from its package, which stays where other folders have a part of it too."""
+    package, _, last = name.rpartition(".")
+    names = getattr(sys.modules.get(package), "__dict__", {})
+    if names.get(last) is module:
+        names.pop(last, None)

@@ -9,7 +9,12 @@ from typing import Final
 PATH_BYTES: Final = 1024
 PART_BYTES: Final = 255
 _RESERVED: Final = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])", re.IGNORECASE)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_UNSEEN: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Unicode's Default_Ignorable_Code_Point: some file systems take a name with one for the name without."""
 
 
 def fault(path: str) -> str | None:
@@ -36,17 +41,18 @@ def fault(path: str) -> str | None:
         return "is no UTF-8 text"
     if size > PATH_BYTES:
         return f"is longer than {PATH_BYTES} bytes"
-    for part in path.split("/"):
+    for name in path.split("/"):
+        part = _UNSEEN.sub("", name)
         if part in ("", ".", ".."):
-            return f"has the part {part!r}"
-        if len(part.encode()) > PART_BYTES:
+            return f"has the part {name!r}"
+        if len(name.encode()) > PART_BYTES:
             return f"has a part of more than {PART_BYTES} bytes"
         if part[-1] in ". ":
             return "has a part that ends in a dot or a space"
         if _RESERVED.fullmatch(part.partition(".")[0].rstrip(" ")):
-            return f"has the part {part!r}, which is a device on Windows"
+            return f"has the part {name!r}, which is a device on Windows"
         if part.casefold() == ".git":
-            return "has the part '.git'"
+            return f"has the part {name!r}, which is git's own"
     return None
 
 
@@ -79,4 +85,5 @@ class Names:
 
 
 def _folded(name: str) -> str:
+    name = _UNSEEN.sub("", name)
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())

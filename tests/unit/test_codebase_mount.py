@@ -89,6 +89,46 @@ def test_what_every_process_needs_is_never_hidden(tmp_path: Path) -> None:
     )
 
 
+def test_nothing_stays_in_a_package_of_many_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code(tmp_path / "installed", {"mounted_space/a": "v = 1"})
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    import mounted_space.a
+
+    mine = code(tmp_path / "mine", {"mounted_space/b": "v = 2", "mounted_space/c/d": "v = 3"})
+    with Turns().taken(mine):
+        import mounted_space.b
+        import mounted_space.c.d
+
+        assert (mounted_space.b.v, mounted_space.c.d.v) == (2, 3)
+    with pytest.raises(ImportError):
+        from mounted_space import b  # noqa: F401
+    with pytest.raises(ImportError):
+        from mounted_space import c  # noqa: F401
+    assert mounted_space.a.v == 1
+    for name in [name for name in sys.modules if name.startswith("mounted_space")]:
+        del sys.modules[name]
+
+
+def test_the_standard_library_is_never_hidden_loaded_or_not(tmp_path: Path) -> None:
+    finders = list(sys.meta_path)
+    files = {
+        "this/__init__": "",
+        "xdrlib_mine": "",
+        "mounted_pkg/__init__": "",
+        "mounted_pkg/tabnanny": "v = 1",
+    }
+    mine = code(tmp_path, files, tabnanny="mine = 1", mounted_u="import tabnanny")
+    sys.modules.pop("tabnanny", None)
+    with Turns().taken(mine):
+        import mounted_u
+        from mounted_pkg import tabnanny as inner
+
+        assert not hasattr(mounted_u.tabnanny, "mine")
+        assert inner.v == 1  # in a package a name is one's own
+    assert sys.meta_path == finders
+    assert sys.modules["tabnanny"] is mounted_u.tabnanny
+
+
 def test_a_body_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     mine = code(tmp_path, mounted_r="raise RuntimeError('at import')", mounted_s="")
     turns = Turns()

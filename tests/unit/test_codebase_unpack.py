@@ -130,6 +130,7 @@ NAMES = [
     "/etc/passwd", "//host/x", "../up.py", "a/../../up.py", "a/./b", "./a", "a//b", "a\\b.py", "..\\up.py",
     "C:/x.py", "c:x.py", "a:stream", "nul", "a/CON.py", "aux.tar.gz", "com1", "LPT9.txt", "COM¹", "a.py.",
     "a.py ", "dir./a.py", "dir /a.py", "a\nb.py", "a\x7fb", ".git/config", "x/.GIT/hooks/post-checkout",
+    ".g\u200cit/x", "x/.GIT\ufeff/x", ".\u200d./a", "\u2060/a", "a.\u00ad", "nu\u034fl.py", "a\x85b.py",
     "n" * 256, "/".join(["d"] * 600), "",
 ]  # fmt: skip
 
@@ -141,6 +142,12 @@ def test_an_unsound_name_refuses_the_archive_whole(name: str, tmp_path: Path) ->
     assert [p for p in tmp_path.rglob("*") if p.name not in ("out", "good.py")] == []
 
 
+def test_a_name_that_no_other_is_like_may_hold_what_is_not_seen(tmp_path: Path) -> None:
+    names = ["\u2764\ufe0f.txt", "\U0001f468\u200d\U0001f469.py", "\u0646\u200c\u0627.py"]
+    opened(packed(*map(file, names)), tmp_path / "out")
+    assert sorted(tree(tmp_path / "out")) == sorted(names)
+
+
 @pytest.mark.parametrize(
     "pair",
     [
@@ -149,6 +156,8 @@ def test_an_unsound_name_refuses_the_archive_whole(name: str, tmp_path: Path) ->
         ("stra\u00dfe", "STRASSE"),
         ("caf\u00e9", "cafe\u0301"),
         ("\ufb01le", "file"),
+        ("a\u200cb.py", "ab.py"),
+        ("\u2764\ufe0f.txt", "\u2764.txt"),
         ("a.py", "a.py"),
         ("a", "a/b"),
         ("a/b", "a"),
