@@ -7,7 +7,8 @@ from typing import Any
 
 from lakeshore.errors import PackError, UnpackError
 from lakeshore.wire.codecs import plain_packb
-from lakeshore.wire.values import decode_plain, oversize, pack
+from lakeshore.wire.sizes import oversize
+from lakeshore.wire.values import decode_plain, pack
 
 WIRE_VERSION = 1
 

@@ -19,6 +19,7 @@ from msgpack import ExtType, unpackb
 from lakeshore.errors import PackError, UnpackError
 from lakeshore.wire import registry
 from lakeshore.wire.codecs import Refused, plain_packb
+from lakeshore.wire.sizes import outgrows, oversize
 
 MAX_DEPTH = 512
 _FAST_EXTS = 4  # ExtTypes one in the other before the walk takes over: each costs C stack
@@ -56,11 +57,14 @@ def pack(value: Any, *, limit: int | None = None, at: str = "") -> bytes:
         When something in it has no exact form on the wire (the message has the path to it and the
         way out), when it is nested too deep or holds itself, or when it is over `limit`.
     """
+    what = f"value{' at ' + at if at else ''}"
+    if outgrows(value, limit or _MAX_LENGTH, depth=MAX_DEPTH):
+        raise PackError(oversize(what, None, limit or _MAX_LENGTH))
     data = _pack_fast(value)
     if data is None:  # not within a handler: a refusal would show what stopped the fast path as its context
         data = _pack_walking(value, at)
     if limit is not None and len(data) > limit:
-        raise PackError(oversize(f"value{' at ' + at if at else ''}", len(data), limit))
+        raise PackError(oversize(what, len(data), limit))
     return data
 
 
@@ -73,19 +77,6 @@ def unpack(data: bytes) -> Any:
         When the bytes are truncated, forged, nested too deep, or need a package that is not installed.
     """
     return decode(data, MAX_DEPTH)
-
-
-def oversize(what: str, size: int, limit: int) -> str:
-    """Return the message about a `size` over the `limit`."""
-    return (
-        f"cannot pack {what}: its size is {_size(size)}, over the limit of {_size(limit)} "
-        "(LAKESHORE_MAX_PAYLOAD). "
-        "Write it to a file and send the key: path = run.write(key), then return key"
-    )
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB ({count} bytes)" if count >= 2**20 else f"{count} bytes"
 
 
 # ---- packing

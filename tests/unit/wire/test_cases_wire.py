@@ -57,6 +57,20 @@ def test_a_bad_key_at_the_top_is_named_with_one_space():
             pack(value)
 
 
+@pytest.mark.parametrize("limit", [None, 1000])
+@pytest.mark.parametrize("twice", [lambda v: [v, v], lambda v: (v, v), lambda v: {"a": v, "b": v}])
+def test_shared_lists_that_stand_for_endless_items_are_refused_at_once(twice, limit):
+    value = 1
+    for _ in range(60):
+        value = twice(value)
+    with pytest.raises(PackError, match="the same items many times over, and would be over the limit"):
+        pack({"a": value}, limit=limit)
+    small = shared = [1]
+    for _ in range(200):
+        small = [small]
+    assert unpack(pack([small, shared, shared])) == [small, [1], [1]]
+
+
 # What lies between the values is memory that nobody has written: of another array, a token, a file
 @pytest.mark.parametrize(
     ("dtype", "bytes_of_values"),
