@@ -26,6 +26,7 @@ from lakeshore.errors import (
     UnpackError,
 )
 from lakeshore.planes.contract import Claimed, ClaimSpec, Submission
+from lakeshore.planes.protocol_values import LONGEST, MOST_VALUES, SMALL_LIMIT, Counted
 from lakeshore.states import State
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ KEEPALIVE_SECONDS: Final = 15.0
 """A stream of rows sends a nil when nothing else was sent for so long."""
 BODY_LIMIT: Final = 64 * 1024 * 1024
 """What a control plane takes in one body unless told otherwise."""
+_SHOWN_VALUES: Final = 100_000
 NONCE_BYTES: Final = 16
 """A call that carries a nonce lands once, however often it is repeated with `again`."""
 DOTS: Final = frozenset({".", ".."})
@@ -119,11 +121,15 @@ def unpack(data: bytes) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        When the bytes are no msgpack map.
+        When the bytes are no msgpack map, or hold more than `MOST_VALUES`.
     """
+    counted = Counted(MOST_VALUES)
     try:
-        body = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        body = counted.unpack(data)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as exc:
+        if counted.over:
+            told = f"holds more than {MOST_VALUES:,} values, or {LONGEST:,} in one; send it in parts"
+            raise ValueError(told) from None
         raise ValueError(f"no msgpack ({type(exc).__name__})") from exc
     if not isinstance(body, dict):
         raise ValueError(f"wants a map, got {type(body).__name__}")
@@ -201,8 +207,10 @@ def read_submission(body: Mapping[str, Any]) -> tuple[str, Submission]:
 def _shown(envelope: bytes) -> tuple[str, dict[str, Any]]:
     """Return what a control plane may show of a job: its function's name and its code-mount stamp."""
     try:
+        if len(envelope) > SMALL_LIMIT:
+            Counted(_SHOWN_VALUES).unpack(envelope)  # arguments are bytes in it, so it holds few values
         read = wire.Envelope.from_bytes(envelope)
-    except UnpackError:
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException, UnpackError):
         return "payload", {}  # a plain payload, for a program that claims by hand
     code = read.cfg.get("code")
     return str(read.cfg.get("name") or read.fn.get("qualname") or ""), code if isinstance(code, dict) else {}

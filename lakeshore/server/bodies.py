@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from lakeshore.planes import protocol
+from lakeshore.planes.protocol_values import SMALL_LIMIT
 from lakeshore.server.answers import Refusal
 from lakeshore.server.options import Options
 
@@ -15,18 +16,23 @@ _SLOWEST = 1024
 """Bytes a second below which a body is given up."""
 
 
-async def read(request: Request, options: Options) -> bytes:
+async def read(request: Request, options: Options, most: int | None = None) -> bytes:
     """Return the body.
+
+    Parameters
+    ----------
+    most : int, optional
+        Its most bytes where the call carries no payload; without it, `Options.body_limit`.
 
     Raises
     ------
     Refusal
         When it is larger than the limit (at once where the header says so), or comes too slowly.
     """
-    limit = options.body_limit
+    limit = options.body_limit if most is None else min(most, options.body_limit)
     said = request.headers.get("content-length", "")
     if said.isdigit() and (len(said) > 15 or int(said) > limit):
-        raise _too_large(limit)
+        raise _too_large(limit, most)
     parts: list[bytes] = []
     size = 0
     end = asyncio.get_running_loop().time() + options.body_seconds
@@ -40,7 +46,7 @@ async def read(request: Request, options: Options) -> bytes:
             if part:
                 size += len(part)
                 if size > limit:
-                    raise _too_large(limit)
+                    raise _too_large(limit, most)
                 parts.append(part)
             if not message.get("more_body", False):
                 break
@@ -52,7 +58,10 @@ async def read(request: Request, options: Options) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _too_large(limit: int) -> Refusal:
+def _too_large(limit: int, most: int | None) -> Refusal:
+    if limit == most:
+        told = f"the body is over {limit:,} bytes, the most that this call takes: it carries no payload."
+        return Refusal("too_large", told)
     return Refusal(
         "too_large",
         f"the body is over the limit of {limit:,} bytes (lakeshore serve --max-body). Write large data to a "
@@ -60,18 +69,20 @@ def _too_large(limit: int) -> Refusal:
     )
 
 
-async def read_map(request: Request, options: Options) -> dict[str, Any]:
-    """Return the body as a map; an empty one is an empty map.
+async def read_map(request: Request, options: Options, most: int | None = None) -> dict[str, Any]:
+    """Return the body, of at most `most` bytes, as a map; an empty one is an empty map.
 
     Raises
     ------
     ValueError
         When it is no msgpack map.
     """
-    data = await read(request, options)
+    data = await read(request, options, most)
     if not data:
         return {}
     try:
+        if len(data) > SMALL_LIMIT:
+            return await asyncio.to_thread(protocol.unpack, data)
         return protocol.unpack(data)
     except ValueError as exc:
         raise ValueError(f"body: {exc}; wants a msgpack map ({protocol.MSGPACK})") from None

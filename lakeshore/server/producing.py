@@ -11,7 +11,7 @@ from lakeshore.planes import protocol
 from lakeshore.planes.contract import Submission
 from lakeshore.planes.protocol import field
 from lakeshore.server.answers import Refusal
-from lakeshore.server.serving import EVERYONE, PRODUCERS, WORKERS, Call, Serving
+from lakeshore.server.serving import EVERYONE, PRODUCERS, WORKERS, Call, Serving, revoked
 from lakeshore.states import TERMINAL, State
 
 _LIST_LIMIT: Final = 10_000
@@ -23,9 +23,9 @@ def routes(serving: Serving) -> list[Route]:
     rooms = Producing(serving)
     made = serving.route
     return [
-        made(protocol.SUBMIT, rooms.submit, PRODUCERS),
+        made(protocol.SUBMIT, rooms.submit, PRODUCERS, most=None),
         made(protocol.AWAIT, rooms.wait, EVERYONE),
-        made(protocol.SUBMIT_MANY, rooms.submit_many, PRODUCERS),
+        made(protocol.SUBMIT_MANY, rooms.submit_many, PRODUCERS, most=None),
         made(protocol.GET, rooms.get, EVERYONE),
         made(protocol.ENVELOPE, rooms.envelope, EVERYONE),
         made(protocol.INVOCATIONS, rooms.invocations, EVERYONE),
@@ -98,7 +98,10 @@ class Producing:
             while True:
                 ear.clear()
                 row = await serving.read(plane.get, id)
-                if row is None or row["state"] in TERMINAL or gone.done() or serving.draining:
+                ended = row is None or row["state"] in TERMINAL
+                if ended and not await serving.still_good(call):
+                    raise revoked()
+                if ended or gone.done() or serving.draining:
                     return protocol.outcome_body(row)
                 if not await ear.wait(end - loop.time()):
                     return protocol.outcome_body(row)

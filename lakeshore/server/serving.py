@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from lakeshore.errors import DispatchError, LakeshoreError
 from lakeshore.planes import protocol
+from lakeshore.planes.protocol_values import SMALL_LIMIT
 from lakeshore.planes.store import Store
 from lakeshore.planes.store_notes import Notes
 from lakeshore.planes.store_tokens import EVERYWHERE, Token, Tokens
@@ -222,13 +223,18 @@ class Serving:
             )
         token = self.tokens.remembered(text) or await self.read(self.tokens.find, text)
         if token is None:
-            raise Refusal(
-                "unauthorized", "the token is unknown, revoked or expired. See: lakeshore token list"
-            )
+            raise revoked()
         if self.tokens.used(token):
             await self.write(self.tokens.note_use, token)
         request.scope["lakeshore.token"] = token.id
         return token
+
+    async def still_good(self, call: Call) -> bool:
+        """Whether a call's token is still good; for one that is open for long, before it is told more."""
+        if call.token is None:
+            return True
+        text = call.request.headers.get("authorization", "").partition(" ")[2].strip()
+        return (self.tokens.remembered(text) or await self.read(self.tokens.find, text)) is not None
 
     def allowed(self, token: Token | None, ns: str, roles: frozenset[str]) -> None:
         """Raise `Refusal` unless a caller may act in `ns` (404) with one of these roles (403)."""
@@ -246,7 +252,13 @@ class Serving:
     # -- routes ------------------------------------------------------------------
 
     def route(
-        self, route: protocol.Route, answer: Answering, roles: frozenset[str] = EVERYONE, *, body: bool = True
+        self,
+        route: protocol.Route,
+        answer: Answering,
+        roles: frozenset[str] = EVERYONE,
+        *,
+        body: bool = True,
+        most: int | None = SMALL_LIMIT,
     ) -> Route:
         """Return the route that answers with `answer`.
 
@@ -261,6 +273,8 @@ class Serving:
             Whose tokens may call it.
         body : bool
             Whether a POST's msgpack body is read before `answer` is called.
+        most : int or None
+            The most bytes of that body; None, for a route that takes payloads, is `Options.body_limit`.
         """
         reads = body and route.method == "POST"
         in_path = "{ns}" in route.template
@@ -273,7 +287,7 @@ class Serving:
                 if in_path:
                     ns = check_namespace(names.pop("ns"))
                     self.allowed(token, ns, roles)
-                content = await bodies.read_map(request, self.options) if reads else {}
+                content = await bodies.read_map(request, self.options, most) if reads else {}
                 if not in_path:
                     ns = self._named(token, content)
                     self.allowed(token, ns, roles)
@@ -340,6 +354,11 @@ class Serving:
 async def _until_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def revoked() -> Refusal:
+    """Return the refusal of a token that is not, or no longer, good."""
+    return Refusal("unauthorized", "the token is unknown, revoked or expired. See: lakeshore token list")
 
 
 def _article(word: str) -> str:

@@ -54,6 +54,7 @@ KEY_BYTES: Final = 1024
 _EXPIRES: Final = 900.0
 _LONGEST: Final = 86400.0
 _SLOWEST: Final = 1024
+_JSON_BYTES: Final = 256 * 1024
 _MEDIA: Final = frozenset({FILE, FOLDER})
 _TO_DISK: Final = 1024 * 1024
 
@@ -319,7 +320,7 @@ def check_key(key: str) -> str:
 
 async def read_json(request: Request, serving: Serving) -> Mapping[str, Any]:
     """Return a JSON object that a client sent; raises `ValueError` for any other body."""
-    data = await bodies.read(request, serving.options)
+    data = await bodies.read(request, serving.options, _JSON_BYTES)
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):

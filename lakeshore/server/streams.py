@@ -117,6 +117,8 @@ class Streamed(Response):
         ):
             quiet_since = loop.time()
             while True:
+                if frames and not await serving.still_good(self._call):
+                    return False  # broken off: whoever asks again is told why
                 if frames and not gone.done():
                     await send(self._body(frames))
                     quiet_since = loop.time()
@@ -135,6 +137,8 @@ class Streamed(Response):
                     continue
                 silence = quiet_since + serving.options.keepalive - loop.time()
                 if not await ear.wait(silence) and self._rows:
+                    if not await serving.still_good(self._call):
+                        return False
                     await send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
                 if loop.time() >= quiet_since + serving.options.keepalive:
                     quiet_since = loop.time()

@@ -19,7 +19,7 @@ from lakeshore.planes.protocol import field
 from lakeshore.planes.store_within import Holder, Once, Presence, Within, check_journal, stem_of
 from lakeshore.server.answers import Refusal
 from lakeshore.server.producing import held
-from lakeshore.server.serving import EVERYONE, WORKERS, Call, Serving
+from lakeshore.server.serving import EVERYONE, WORKERS, Call, Serving, revoked
 from lakeshore.states import State
 from lakeshore.wire import FrameKind
 
@@ -34,8 +34,8 @@ def routes(serving: Serving) -> list[Route]:
     made = serving.route
     return [
         made(protocol.POLL, room.poll, WORKERS),
-        made(protocol.ACK, room.end, WORKERS),
-        made(protocol.CHUNK, room.chunk, EVERYONE),
+        made(protocol.ACK, room.end, WORKERS, most=None),
+        made(protocol.CHUNK, room.chunk, EVERYONE, most=None),
         made(protocol.HEARTBEAT, room.heartbeat, WORKERS),
         made(protocol.RELEASE, room.release, WORKERS),
     ]
@@ -78,6 +78,9 @@ class Working:
                 while not (gone.done() or serving.draining):
                     ear.clear()
                     due = await serving.read(plane.seconds_until_due, spec.queue)
+                    if due <= 0 and not await serving.still_good(call):
+                        serving.hearing.pass_on(topic)  # the job is another's to take
+                        raise revoked()
                     taken = await take() if due <= 0 and not gone.done() else []
                     if taken:
                         serving.hearing.pass_on(topic)  # there may be more

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 
+import httpx
 import pytest
+
+from lakeshore.planes import protocol
 
 NS = "/v1/namespaces/default"
 # method, path, body, roles that may
@@ -125,6 +130,49 @@ def test_a_revoked_or_expired_token_is_refused(guarded):
         time.sleep(0.05)
     for token in (short, taken_back):
         assert guarded.get(f"{NS}/queues", token=token).status_code == 401
+
+
+def test_an_open_request_ends_with_its_token(guarded):
+    worker, reader = guarded.token("worker"), guarded.token("producer")
+    guarded.plane.submit("other", b"e", id="a")
+    told: dict[str, object] = {}
+
+    def poll() -> None:
+        body = {"worker_id": "w", "queue": "gpu", "timeout_s": 20}
+        told["poll"] = guarded.post("/v1/daemon/poll", body, token=worker).status_code
+
+    def wait() -> None:
+        body = {"invocation_id": "a", "timeout_s": 20}
+        told["await"] = guarded.post(f"{NS}/producer/await", body, token=reader).status_code
+
+    def follow() -> None:
+        sent = {"authorization": f"Bearer {reader}", "accept": protocol.ROWS}
+        path = f"{NS}/producer/invocations/a/result/stream?since=-1"
+        told["stream"] = b""
+        with (
+            contextlib.suppress(httpx.RemoteProtocolError),
+            guarded.http.stream("GET", path, headers=sent) as r,
+        ):
+            for data in r.iter_raw():
+                told["stream"] += data
+
+    waiting = [threading.Thread(target=each) for each in (poll, wait, follow)]
+    for each in waiting:
+        each.start()
+    end = time.monotonic() + 10
+    while guarded.app.serving.hearing.waiting < 3 and time.monotonic() < end:
+        time.sleep(0.01)
+    for token in (worker, reader):
+        guarded.tokens.revoke(token)  # by another process, as far as the server knows
+        while guarded.get(f"{NS}/queues", token=token).status_code != 401 and time.monotonic() < end:
+            time.sleep(0.05)
+    guarded.plane.journal_append("a", None, b"SECRET")
+    guarded.plane.submit("gpu", b"e", id="b")
+    guarded.plane.cancel("a")
+    for each in waiting:
+        each.join(10)
+    assert told == {"poll": 401, "await": 401, "stream": b""}
+    assert guarded.plane.get("b")["state"] == "queued"
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
