@@ -20,6 +20,8 @@ from lakeshore.server.shelf import Shelf
 OBJECT_BYTES: Final = 64 * 1024 * 1024 * 1024
 """What one file may have unless its URL says less."""
 _LEFT_SECONDS: Final = 7 * 86400.0
+_UPLOADS: Final = 1000
+"""The most unfinished uploads of a namespace."""
 _TIDY_SECONDS: Final = 3600.0
 _SWEEP_SECONDS: Final = 86400.0
 
@@ -145,9 +147,39 @@ class Filing:
     # -- uploads in parts -------------------------------------------------------
 
     def add(self, place: Place, file: Path, first: int, size: int, total: int, digest: str) -> None:
-        """Take a scratch file as a part of an upload."""
+        """Take a scratch file as a part of an upload; what is there already is not kept twice.
+
+        Raises
+        ------
+        Refusal
+            When its namespace has too many unfinished uploads.
+        ValueError
+            When the parts would hold more than the upload; they are gone then.
+        """
         self._tidy(place)
-        self.shelf.put(f"{place.upload(total, digest)}/{first:020d}-{size}", file)
+        upload = place.upload(total, digest)
+        parts = self.shelf.names(upload)
+        if not parts and len(self.shelf.names(f"{place.room}/uploads")) >= _UPLOADS:
+            raise Refusal(
+                "too_many",
+                f"{_UPLOADS:,} uploads of this namespace are unfinished, the most there may be. Finish some; "
+                f"what is left unfinished is removed after {_LEFT_SECONDS / 86400:g} days.",
+                retry_after=60,
+            )
+        if parts and first + size <= self.so_far(place, total, digest):
+            return
+        for name in [each for each in parts if each.startswith(f"{first:020d}-")]:
+            if parts[name] >= size:
+                return
+            if self.shelf.remove(f"{upload}/{name}", 0.0):
+                del parts[name]
+        if sum(parts.values()) + size > total:
+            self.shelf.drop(upload)
+            raise ValueError(
+                f"Content-Range: the parts hold more than the {total:,} bytes of the upload, so they "
+                "overlap; they were dropped. Send it again from the start."
+            )
+        self.shelf.put(f"{upload}/{first:020d}-{size}", file)
 
     def so_far(self, place: Place, total: int, digest: str) -> int:
         """Return how many bytes of an upload there are from its start on, without a gap."""
