@@ -31,6 +31,9 @@ class Options:
         The most bytes of a request's line and headers, and how long they may take to arrive.
     stall_seconds : float
         A client that takes nothing of its answer for so long is cut off.
+    connections : int
+        The most connections at once, default 10,000, or fewer where the process may open fewer files; one
+        more closes the one that has been idle longest.
     hosts : tuple of str
         Names in the Host header that are answered beside loopback, addresses and this machine's own.
     storage : str or None
@@ -48,5 +51,6 @@ class Options:
     header_bytes: int = 32 * 1024
     header_seconds: float = 10.0
     stall_seconds: float = 60.0
+    connections: int = 10_000
     hosts: tuple[str, ...] = ()
     storage: str | None = None

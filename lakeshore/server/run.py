@@ -23,9 +23,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.server.app import App
 
+try:
+    import resource
+except ImportError:  # no such limits here
+    resource = None  # type: ignore[assignment]
+
 _KEEP_ALIVE: Final = 75
 """Seconds for which an idle connection is kept: longer than proxies keep theirs (60)."""
 _BACKLOG: Final = 2048
+_FILES: Final = 65536
+_RESERVED: Final = 200
+"""Files that are left for the store, its bells and the storage."""
 _DRAIN_SECONDS: Final = 20
 _REST_SECONDS: Final = 30.0
 """How long the rest of a body that was refused is read, so that its sender gets to the answer."""
@@ -78,6 +86,9 @@ class Protocol(HttpToolsProtocol):
         options = _app_of(self.config).serving.options
         self._header_bytes, self._header_seconds = options.header_bytes, options.header_seconds
         self._stall_seconds = options.stall_seconds
+        files = _files()
+        self._most = min(options.connections, max(files - _RESERVED, files // 2))
+        self._idle_since = self.loop.time()
         self._in_headers, self._between = 0, True
         self._late: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
@@ -86,6 +97,23 @@ class Protocol(HttpToolsProtocol):
         """Begin to wait for the first headers."""
         super().connection_made(transport)
         self._expect(self._header_seconds)
+        if len(self.connections) > self._most:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Close the connection that has been idle longest; this one where each is at work."""
+        idle = [each for each in self.connections if isinstance(each, Protocol) and each.is_idle]
+        min(idle, key=lambda each: each._idle_since, default=self)._abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked here: between two requests, or before the first."""
+        return self._between and (self.cycle is None or self.cycle.response_complete)
+
+    def on_response_complete(self) -> None:
+        """Note since when nothing is asked."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of the timers."""
@@ -150,6 +178,25 @@ class Protocol(HttpToolsProtocol):
         self._late = self._stalled = None
 
 
+def _files() -> int:
+    """Return how many files this process may open."""
+    if resource is None:
+        return 2**31
+    soft: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
+
+
+def _allow_files() -> None:
+    """Raise how many files this process may open as far as it may itself."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 class _Quiet(logging.Filter):
     """Drops what uvicorn says of streams that are broken off on purpose."""
 
@@ -166,6 +213,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then say so."""
+        _allow_files()
         await super().startup(sockets)
         self._ready()
 
