@@ -24,6 +24,8 @@ from lakeshore.server.serving import Serving
 _log = logging.getLogger("lakeshore.server")
 access = logging.getLogger("lakeshore.server.access")
 _TOKEN: Final = re.compile(f"{PREFIX}[A-Za-z0-9_%-]*")
+_OWN_PAGES: Final = (b"cross-origin-resource-policy", b"same-origin")
+"""No page of another site may have what is answered, not even as an image."""
 _UNMATCHED: Final = "unmatched"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -52,6 +54,7 @@ class Gate:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message.get("headers", ()), _OWN_PAGES]
             else:
                 sent += len(message.get("body", b""))
             await send(message)
@@ -89,6 +92,9 @@ class Gate:
                 return Refusal(
                     "forbidden", "the Origin header names another site. Ask from this one's pages."
                 )
+        for site in request.headers.getlist("sec-fetch-site"):
+            if site.strip().lower() not in ("same-origin", "none") and not _is_visit(request):
+                return Refusal("forbidden", "a page of another site asks. Ask from this one's pages.")
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -128,6 +134,17 @@ class Gate:
         if scope.get("lakeshore.cut"):
             told["cut"] = True
         access.info("%s", Line(told))
+
+
+def _is_visit(request: Request) -> bool:
+    """Whether a browser's window was led to the page itself, or to a signed URL, as by a link."""
+    told, path = request.headers, request.scope["path"]
+    return (
+        (path == "/" or path.startswith("/v1/files/"))
+        and request.method in ("GET", "HEAD")
+        and told.get("sec-fetch-mode", "").strip().lower() == "navigate"
+        and told.get("sec-fetch-dest", "").strip().lower() == "document"
+    )
 
 
 class Line(dict[str, Any]):

@@ -192,6 +192,21 @@ def test_pages_of_other_sites_are_refused(shared, method, headers, status):
     assert shared.ask(method, "/healthz", **headers).status_code == status
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_cannot_ask_without_an_origin(shared, site):
+    told = {"sec_fetch_site": site, "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
+    for path in ("/", "/healthz", f"{NS}/queues", f"{NS}/producer/invocations/x/result/stream?wait=0"):
+        answer = shared.get(path, **told)
+        assert (answer.status_code, answer.headers["cross-origin-resource-policy"]) == (403, "same-origin")
+    visit = {"sec_fetch_site": site, "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert shared.get("/", **visit).status_code != 403
+    assert shared.get(f"{NS}/queues", **visit).status_code == 403
+    assert shared.get("/", **{**visit, "sec_fetch_dest": "iframe"}).status_code == 403
+    for own in ("same-origin", "none"):
+        answer = shared.get("/healthz", **{**told, "sec_fetch_site": own})
+        assert (answer.status_code, answer.headers["cross-origin-resource-policy"]) == (200, "same-origin")
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "a.localhost", "cp.example"])
 def test_its_own_names_are_answered(serve, host):
     served = serve(hosts=("cp.example",))
