@@ -36,7 +36,7 @@ _WRITER, _QUEUE = 1, 2
 """The bytes of the side file that are locked: by who writes, and by who is next of those in a hurry."""
 _SLICE = 0.001
 """How long who is next lets another process write on, seconds."""
-_PAUSE = 0.0003
+_PAUSE = 0.0006
 """Who comes back this soon, seconds, writes without a pause: whoever waits meanwhile gains by a slice."""
 _YIELD = 0.00005
 
