@@ -47,9 +47,10 @@ def a_job_that_came_back_keeps_its_place(case: Case) -> None:
 def lapsed_leases_compete_with_ready_rows(case: Case) -> None:
     """A lapsed lease stands in the list by priority and age; of several the longest lapsed goes first."""
     _fill(case, a=0.0, b=0.0)
-    first = case.claim(lease=0.02)
-    second = case.claim(lease=0.0)
+    first, second = case.claim(), case.claim()
     same((first.id, second.id), (case.id("a"), case.id("b")), "claims")
+    case.plane.heartbeat(second.id, "w", lease=0.0)  # a lease is as long as the last heartbeat says
+    case.plane.heartbeat(first.id, "w", lease=TINY_LEASE)
     lapse()
     _fill(case, c=1.0, d=0.0)
     same(_order(case, "fifo", 4), "cbad", "fifo: the lapsed before newer ready rows, b lapsed first")
