@@ -26,7 +26,7 @@ from lakeshore.errors import (
     UnpackError,
 )
 from lakeshore.planes.contract import Claimed, ClaimSpec, Submission
-from lakeshore.planes.protocol_values import LONGEST, MOST_VALUES, SMALL_LIMIT, Counted
+from lakeshore.planes.protocol_values import LONGEST, MOST_VALUES, SMALL_LIMIT, Counted, check_span
 from lakeshore.states import State
 
 _log = logging.getLogger(__name__)
@@ -128,8 +128,7 @@ def unpack(data: bytes) -> dict[str, Any]:
         body = counted.unpack(data)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as exc:
         if counted.over:
-            told = f"holds more than {MOST_VALUES:,} values, or {LONGEST:,} in one; send it in parts"
-            raise ValueError(told) from None
+            raise ValueError(f"more than {MOST_VALUES:,} values, or {LONGEST:,} in one") from None
         raise ValueError(f"no msgpack ({type(exc).__name__})") from exc
     if not isinstance(body, dict):
         raise ValueError(f"wants a map, got {type(body).__name__}")
@@ -200,7 +199,7 @@ def read_submission(body: Mapping[str, Any]) -> tuple[str, Submission]:
         key=field(config, "key", str, None),
         priority=float(field(config, "priority", (int, float), 0.0)),
         parent=field(body, "parent_invocation_id", str, None),
-        delay=float(field(body, "delay", (int, float), 0.0)),
+        delay=check_span(field(body, "delay", (int, float), 0.0), "delay"),
     )
 
 
@@ -277,7 +276,7 @@ def read_spec(body: Mapping[str, Any], lease: float) -> ClaimSpec:
         field(body, "queue", str),
         field(body, "kind", str, "fifo"),
         float(field(body, "temperature", (int, float), 1.0)),
-        float(field(body, "lease", (int, float), lease)),
+        check_span(field(body, "lease", (int, float), lease), "lease"),
     )
 
 
@@ -424,6 +423,7 @@ STATUSES: Final[dict[str, int]] = {
     "too_many": 429,
     LakeshoreError.code: 500,
     PlaneUnavailable.code: 503,
+    "storage_full": 507,
 }
 """Error code -> status."""
 TRY_AGAIN: Final = frozenset({408, 425, 429, 502, 503, 504, *range(520, 525), 529})

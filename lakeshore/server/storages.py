@@ -10,9 +10,11 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import errno
 import hashlib
 import hmac
 import json
+import logging
 import secrets
 import threading
 import time
@@ -51,9 +53,11 @@ from lakeshore.server.serving import EVERYONE, Call, Serving
 from lakeshore.server.shelf import shelf_at
 
 KEY_BYTES: Final = 1024
+_log = logging.getLogger("lakeshore.server")
 _EXPIRES: Final = 900.0
 _LONGEST: Final = 86400.0
 _SLOWEST: Final = 1024
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _JSON_BYTES: Final = 256 * 1024
 _MEDIA: Final = frozenset({FILE, FOLDER})
 _TO_DISK: Final = 1024 * 1024
@@ -117,6 +121,11 @@ def routes(serving: Serving) -> list[Route]:
             return await room.answer(request)
         except (Refusal, ValueError, LakeshoreError) as exc:
             return refused(request, exc)
+        except OSError as exc:
+            if exc.errno not in _FULL:
+                raise
+            _log.error("storage: %s; a file was not kept. Free space there, or prune.", exc.strerror)
+            return refused(request, Refusal("storage_full", _full(exc)))
         except ClientDisconnect:
             return Response(status_code=499)  # nobody is there to read it
 
@@ -350,6 +359,13 @@ def _headers(record: Record) -> dict[str, str]:
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "X-Content-Type-Options": "nosniff",
     }
+
+
+def _full(exc: OSError) -> str:
+    return (
+        f"the control plane's storage is full ({exc.strerror}), so the file was not kept. Free space or "
+        "remove what is old with prune, then send it again."
+    )
 
 
 def _stored(place: Place, record: Record) -> Response:

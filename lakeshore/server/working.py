@@ -16,6 +16,7 @@ from lakeshore.errors import ClaimLost
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name
 from lakeshore.planes.protocol import field
+from lakeshore.planes.protocol_values import check_span
 from lakeshore.planes.store_within import Holder, Once, Presence, Within, check_journal, stem_of
 from lakeshore.server.answers import Refusal
 from lakeshore.server.producing import held
@@ -146,7 +147,7 @@ class Working:
     async def heartbeat(self, call: Call) -> dict[str, Any]:
         """Extend a lease."""
         id = field(call.body, "invocation_id", str)
-        lease = float(field(call.body, "lease", (int, float), 30.0))
+        lease = check_span(field(call.body, "lease", (int, float), 30.0), "lease")
         plane = self._serving.plane(call.ns)
 
         def keep() -> None:
@@ -202,7 +203,7 @@ class Working:
         self, call: Call, plane: Within, id: str, frame: bytes | None, spec: ClaimSpec | None
     ) -> _Handed | None:
         error, retry = protocol.read_nack(call.body)
-        delay = float(field(call.body, "delay", (int, float), 0.0))
+        delay = check_span(field(call.body, "delay", (int, float), 0.0), "delay")
         worker, fence, row = self._hold_of(call, plane, id, "nack")
         if frame is None and not retry and _guard(call.body)[1] is None and fence is not None:
             frame = self._serving.notes.held(row, fence)

@@ -27,6 +27,8 @@ JOB = {"invocation_id": "a", "queue": "gpu", "args_blob": b"e", "run_config": {"
         (f"{NS}/producer/submit", {**JOB, "run_config": {"priority": float("nan")}}, "priority"),
         (f"{NS}/producer/submit", {**JOB, "run_config": []}, "run_config"),
         (f"{NS}/producer/submit", {**JOB, "delay": -1}, "delay"),
+        (f"{NS}/producer/submit", {**JOB, "delay": 1e300}, "delay"),
+        (f"{NS}/producer/submit", {**JOB, "delay": float("inf")}, "delay"),
         (f"{NS}/producer/submit", {**JOB, "parent_invocation_id": "no id"}, "parent"),
         (
             f"{NS}/producer/submit-many",
@@ -42,6 +44,8 @@ JOB = {"invocation_id": "a", "queue": "gpu", "args_blob": b"e", "run_config": {"
         ("/v1/daemon/poll", {"queue": "gpu"}, "worker_id"),
         ("/v1/daemon/poll", {"worker_id": "w", "queue": "gpu", "kind": "lifo"}, "kind"),
         ("/v1/daemon/poll", {"worker_id": "w", "queue": "gpu", "lease": -1}, "lease"),
+        ("/v1/daemon/poll", {"worker_id": "w", "queue": "gpu", "lease": 1e300}, "lease"),
+        ("/v1/daemon/heartbeat", {"invocation_id": "a", "lease": 1e300}, "lease"),
         ("/v1/daemon/poll", {"worker_id": "w", "queue": "gpu", "capacity": 0}, "capacity"),
         ("/v1/daemon/ack", {"invocation_id": "a", "state": "running"}, "state"),
         ("/v1/daemon/ack", {"state": "succeeded"}, "invocation_id"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import os
@@ -16,7 +17,7 @@ import pytest
 from lakeshore import Dispatch
 from lakeshore.planes.protocol_files import digest_header, read_content_range, read_digest, read_range
 from lakeshore.planes.store_tokens import Tokens
-from lakeshore.server import Options, create_app
+from lakeshore.server import Options, create_app, storages
 from lakeshore.server.answers import Refusal
 from lakeshore.server.run import background
 from lakeshore.server.storages import Grant, Signer
@@ -349,6 +350,23 @@ def test_a_storage_that_cannot_be_reached_says_how(tmp_path: Path) -> None:
 
 
 # ---- the headers
+
+
+@pytest.mark.parametrize("way", ["whole", "part"])
+def test_a_full_storage_says_so(
+    way: str, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    url = client.url("full", "put")
+    monkeypatch.setattr(storages, "_write", full)
+    answer = put(url, content=DATA) if way == "whole" else client.part(url, 0, 99)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full")
+    assert "Free space" in answer.json()["error"]["message"]
+    assert not any(each.exc_info for each in caplog.records)
+    monkeypatch.undo()
+    assert put(url, content=DATA).status_code == 200
 
 
 def test_headers_are_read() -> None:
