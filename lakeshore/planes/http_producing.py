@@ -90,6 +90,8 @@ class Producing(Asking):
             if not self._tries.ours:
                 return self._row_of(inv_id, answer)
         row = self._ask("get", protocol.GET, id=inv_id, miss=True).body
+        if row and (row.get("id") != inv_id or not isinstance(row.get("state"), str)):
+            raise self._tries.malformed("get", f"no row of {inv_id!r}: its id or state is another thing")
         return {**_ROW, **row} if row else None
 
     def _row_of(self, inv_id: str, answer: Mapping[str, Any]) -> dict[str, Any] | None:

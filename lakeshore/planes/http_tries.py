@@ -360,8 +360,13 @@ class Tries:
 
     def snippet(self, body: bytes) -> str:
         """Return the beginning of a body as one line, without any secret."""
-        text = " ".join(self.secret.scrub(body.decode("utf-8", "replace")).split())
+        text = self._line_of(body.decode("utf-8", "replace"))
         return text if len(text) <= _SNIPPET else f"{text[:_SNIPPET]}..."
+
+    def _line_of(self, text: str) -> str:
+        """Return a text from the network as one line, without any secret and with no control character."""
+        line = " ".join(self.secret.scrub(text).split())
+        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
 
     def refusal(self, verb: str, route: Route, answer: Answer, *, size: int = 0) -> DispatchError:
         """Return the error that an answer of status 300 or more tells of."""
@@ -373,7 +378,7 @@ class Tries:
                 "was done. Make the address it points to the base URL (LAKESHORE_URL)."
             )
         code, message = _error_of(answer.body)
-        message = " ".join(self.secret.scrub(message).split())[:2000]
+        message = self._line_of(message)[:2000]
         if status == 413:
             limit = message or f"not stated; {BODY_LIMIT:,} bytes unless set otherwise"
             return DispatchError(

@@ -20,6 +20,7 @@ from lakeshore import (
     WaitTimeout,
     wire,
 )
+from lakeshore.queues.aio import offload
 
 
 @pytest.fixture
@@ -49,6 +50,11 @@ def test_many_waits_and_streams_hold_no_thread(ours: Ours, q: Queue) -> None:
         assert await asyncio.gather(*streams) == [[n] for n in range(30)]
         return threads
 
+    # Each stream looks once, in a pool, whether there is such a job: its threads idle on and hold nothing.
+    met = threading.Barrier(31)
+    for _ in range(30):
+        offload(met.wait)
+    met.wait(timeout=10)
     before = threading.active_count()
     assert asyncio.run(main()) - before < 30
 

@@ -15,7 +15,7 @@ import pytest
 from unit.planes_http.field import Field
 from unit.planes_http.loopback import Request
 
-from lakeshore import HttpDispatch, PlaneUnavailable
+from lakeshore import DispatchError, HttpDispatch, PlaneUnavailable
 from lakeshore.planes import http_reading
 from lakeshore.planes.http_follow import Frames, Rows
 from lakeshore.planes.protocol import MSGPACK, ROWS
@@ -190,6 +190,25 @@ def test_a_row_that_does_not_end_is_given_up(reader: Callable[[], Rows | Frames]
         for _ in range(400):
             assert not list(one.feed(head + b"\0" * LIMIT))
             head = b""
+
+
+@pytest.mark.parametrize("code", [200, 400, 403, 409])
+def test_control_characters_of_an_answer_are_shown(field: Field, connect: Connect, code: int) -> None:
+    body = msgpack.packb({"error": {"message": "see \x1b]0;evil\x07 \u202egpj é"}})
+    field.script["submit"] = [lambda request: request.reply(code, body, {"content-type": "text/plain"})]
+    with pytest.raises(DispatchError, match=r"see \\+x1b]0;evil\\+x07 \\+u202egpj é") as caught:
+        connect(field).submit("gpu", b"e", id="a")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("row", [{"state": ["x"]}, {"id": "a", "state": 5}, {"id": "b", "state": "queued"}])
+def test_a_row_that_is_none_is_said(field: Field, connect: Connect, row: dict[str, Any]) -> None:
+    plane, ours = connect(field), {"lakeshore-protocol": "1"}
+    field.script["await"] = [lambda request: request.send({"state": "queued"}, ours)]
+    assert plane._is_ours("get")
+    field.script["a"] = [lambda request: request.send(row, ours)]
+    with pytest.raises(PlaneUnavailable, match="not as a control plane does"):
+        plane.get("a")
 
 
 def test_a_stream_of_something_else_is_said(field: Field, connect: Connect) -> None:
