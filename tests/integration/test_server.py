@@ -292,14 +292,14 @@ def test_a_token_is_told_nowhere(tmp_path, caplog, capfd):
     with Process(tmp_path, "--log", "json") as server:
         token = server.token
         printed = server.said
-        plane = HttpDispatch(server.url, token=token)
+        plane, stranger = HttpDispatch(server.url, token=token), HttpDispatch(server.url, token=token[:-1])
         errors: list[object] = [repr(plane)]
         plane.submit("gpu", b"e", id="a")
         list_of = [
             lambda: plane.submit("gpu", b"other", id="a"),
             lambda: plane.ack("a", "w"),
             lambda: plane.result("no-such"),
-            lambda: HttpDispatch(server.url, token=token[:-1]).queues(),
+            lambda: stranger.queues(),
         ]
         for call in list_of:
             with pytest.raises(DispatchError) as caught:
@@ -321,6 +321,7 @@ def test_a_token_is_told_nowhere(tmp_path, caplog, capfd):
             http.get("/healthz", headers={"X-Token": token, "User-Agent": token, "Origin": f"http://{token}"})
             http.request(token[:10], "/healthz")
         plane.close()
+        stranger.close()
         assert 'lakeshore_jobs{namespace="default",queue="gpu",state="queued"} 1.0' in metrics.text
     said = server.said.replace(printed, "", 1)
     lines = [json.loads(line) for line in said.splitlines()]

@@ -17,6 +17,7 @@ RECENT: Final = 15
 PAGE: Final = 50
 _LOOK_AT: Final = 5000
 """How many of the newest jobs are looked at for the beginning of an id."""
+_LAST: Final = dt.datetime(9999, 12, 31, tzinfo=dt.UTC).timestamp()
 _NAMED: Final = 256 * 1024
 """The largest envelope that is opened for a job's name, in bytes."""
 
@@ -140,9 +141,14 @@ def _moves(char: str) -> bool:
 
 def iso(at: float) -> str:
     """Return a moment for a machine."""
-    return dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
+    return _date(at).isoformat(timespec="milliseconds")
 
 
 def moment(at: float) -> str:
     """Return a moment in UTC for people; the page turns it into how long ago that was."""
-    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return _date(at).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _date(at: float) -> dt.datetime:
+    """Return a moment as a date, the last there is for one that lies beyond the calendar."""
+    return dt.datetime.fromtimestamp(min(max(at, 0.0), _LAST), dt.UTC)

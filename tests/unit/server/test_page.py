@@ -166,3 +166,8 @@ def test_a_job_is_looked_at_without_its_result(served: Served, monkeypatch: pyte
     monkeypatch.setattr(type(within), "get", None)
     assert "after" in view(served, "job=after").text
     assert "before" in view(served, "find=before").text
+
+
+def test_a_delay_beyond_the_calendar_is_shown(served: Served) -> None:
+    id = SyncQueue("gpu", dispatch=served.plane).submit({"x": 1}, delay=1e300)
+    assert "9999-12-31" in view(served, f"job={id}").text
