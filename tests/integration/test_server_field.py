@@ -1,4 +1,4 @@
-"""A client already in the field, unchanged, against the control plane: what it submits, runs, streams and posts.
+"""A client already in the field, unchanged, against the control plane: it submits, runs, streams and posts.
 
 It is run by an interpreter that has its package: this one, or the one that FIELD_PYTHON names.
 """
@@ -62,7 +62,7 @@ def test_a_client_in_the_field(auth: bool, tmp_path: Path) -> None:
     assert told["sum"] == 5
     assert told["stream"] == [{"k0": 0}, {"k1": 1}, {"k2": 4}, {"k3": 9}]
     assert told["stream again"] == told["stream"][2:]
-    # an attempt's ERROR that is tried again is taken back: no reader ends there, and the next one counts from 0
+    # an attempt's ERROR that is tried again is taken back: no reader ends there, the next counts from 0
     assert told["retried live"][-2:] == told["retried stream"] == [{"before": 1}, {"after": 2}]
     assert "never" in told["failed"]
     assert "never" in told["failed stream"]

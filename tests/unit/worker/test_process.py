@@ -188,7 +188,6 @@ def test_a_dead_child_is_seen_while_what_it_forked_prints(q, how):
 
 def closes_all():
     import os
-
     import time
 
     os.closerange(0, 300)
