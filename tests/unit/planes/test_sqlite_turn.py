@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -27,11 +28,11 @@ HOLDER = """
 """
 
 
-@pytest.fixture
-def hold(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Let another process hold the writer's lock until it is told a line."""
+@contextlib.contextmanager
+def holding(side: Path, byte: int) -> Iterator[subprocess.Popen[str]]:
+    """Let another process hold a lock until it is told a line."""
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path / "side"), "1"],
+        [sys.executable, "-c", textwrap.dedent(HOLDER), str(side), str(byte)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -41,6 +42,23 @@ def hold(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.communicate()
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let another process hold the writer's lock until it is told a line."""
+    with holding(tmp_path / "side", 1) as process:
+        yield process
+
+
+def is_free(side: Path, byte: int) -> bool:
+    """Whether another process could lock `byte`."""
+    code = (
+        "import fcntl, os, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
+        "fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", code, str(side), str(byte)]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def take(turn: Turn) -> float:
@@ -100,11 +118,7 @@ def test_a_turn_that_was_waited_for_is_given_back(tmp_path: Path, hold: subproce
     end = time.monotonic() + 5
     while asker._asking and time.monotonic() < end:
         time.sleep(0.001)  # until the thread has been granted the lock, which nothing announces
-    code = (
-        "import fcntl, os, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
-        "fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "side")], check=True)
+    assert is_free(tmp_path / "side", 1)
 
 
 def test_no_thread_is_left_after_the_last_plane(tmp_path: Path, hold: subprocess.Popen[str]) -> None:
@@ -133,3 +147,24 @@ def test_without_a_thread_to_wait_a_writer_goes_on(
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     assert take(Turn(tmp_path / "side")) < 0.1
+
+
+def test_who_writes_without_a_pause_queues_and_who_does_not_goes_before(
+    tmp_path: Path, hold: subprocess.Popen[str]
+) -> None:
+    with holding(tmp_path / "side", 2):
+        hasty, calm = Turn(tmp_path / "side"), Turn(tmp_path / "side")
+        hasty.left = time.monotonic()
+        assert 0.9 < take(hasty) < 1.5  # two that are stopped cost no more than one
+        hold.communicate("\n")
+        assert take(calm) < 0.5  # the queue is not its business
+        hasty.close()
+
+
+def test_both_locks_are_given_back(tmp_path: Path, hold: subprocess.Popen[str]) -> None:
+    turn = Turn(tmp_path / "side")
+    turn.left = time.monotonic()
+    threading.Timer(0.1, lambda: (hold.stdin.write("\n"), hold.stdin.flush())).start()  # type: ignore[union-attr]
+    assert take(turn) < 0.9
+    assert is_free(tmp_path / "side", 1)
+    assert is_free(tmp_path / "side", 2)
