@@ -50,7 +50,7 @@ def records() -> list[str]:
     job.tail, job.result = [show({"step": n, "word": "x"}) for n in range(5)], show(55)
     frozen = PanelState(ID, "train", "gpu", "running", 1, "localhost-1", started_at=1.0, following="frozen")
     rows: list[dict[str, Any]] = [
-        {"id": f"ID{n}", "state": state, "attempt": 1, "error": None, "worker_id": "w"}
+        {"id": f"ID{n}", "queue": "gpu", "state": state, "attempt": 1, "error": None, "worker_id": "w"}
         | {"started_at": 1.0, "finished_at": None}
         for n, state in enumerate(["running", "queued"])
     ]

@@ -194,6 +194,7 @@ def test_more_streams_than_a_token_may_have_are_429(serve):
 
 
 def test_500_streams_and_500_polls_are_open_at_once(served):
+    before = threading.active_count()
     with contextlib.ExitStack() as lines:
         streams = []
         for n in range(500):
@@ -205,7 +206,7 @@ def test_500_streams_and_500_polls_are_open_at_once(served):
                 served.raw("POST", "/v1/daemon/poll", msgpack.packb(poll))
             )
         until(lambda: served.app.serving.hearing.waiting == 1000, 30)
-        assert threading.active_count() < 40
+        assert threading.active_count() < before + 15  # the pools of the server, no thread a wait
         began = time.monotonic()
         assert served.submit("a").status_code == 200
         with contextlib.closing(HttpDispatch(served.url)) as plane:
