@@ -6,6 +6,7 @@ the same content, whatever was written to the key since; and nothing a client sa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -209,7 +210,8 @@ class Filing:
         upload = place.upload(total, digest)
         with self.shelf.scratch() as whole:
             hashed, size = hashlib.sha256(), 0
-            with whole.open("wb") as out:
+            # a part may go meanwhile: another request has the whole upload too, and was first
+            with whole.open("wb") as out, contextlib.suppress(FileNotFoundError):
                 for name, length in self._chain(place, total, digest):
                     for part in self.shelf.parts(f"{upload}/{name}", 0, length):
                         hashed.update(part)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import traceback
 import uuid
@@ -131,24 +132,23 @@ def test_a_database_that_cannot_hold_every_name_is_refused(fresh):
         PostgresDispatch(str(fresh.replace(fresh.split("/")[3].split("?")[0], name)))
 
 
-def _open_and_submit(dsn, n, out):
-    try:
-        with PostgresDispatch(dsn) as dp:
-            out.put(dp.submit("q", b"", id=f"j{n}"))
-    except Exception as error:
-        out.put(repr(error))
+OPEN_AND_SUBMIT = """
+import sys
+from lakeshore.planes.postgres import PostgresDispatch
+with PostgresDispatch(sys.argv[1]) as dp:
+    print(dp.submit("q", b"", id=sys.argv[2]))
+"""
 
 
 def test_several_processes_open_an_empty_database_at_once(fresh):
-    context = multiprocessing.get_context("spawn")
-    out = context.Queue()
-    processes = [context.Process(target=_open_and_submit, args=(fresh, n, out)) for n in range(4)]
-    for process in processes:
-        process.start()
-    assert sorted(out.get(timeout=60) for _ in processes) == [f"j{n}" for n in range(4)]
-    for process in processes:
-        process.join()
-    out.close()
+    ids = [f"j{n}" for n in range(4)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN_AND_SUBMIT, fresh, id], stdout=subprocess.PIPE, text=True
+        )
+        for id in ids
+    ]
+    assert [process.communicate(timeout=60)[0].strip() for process in processes] == ids
 
 
 def test_a_forked_child_opens_its_own_connections(dsn):
