@@ -94,7 +94,7 @@ class Body(Protocol):
 
 
 class Line(ABC):
-    """What makes one try; `http.py` has the one there is."""
+    """What makes one try; `http_line.py` has the one there is."""
 
     @abstractmethod
     def send(

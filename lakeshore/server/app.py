@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 from collections.abc import AsyncIterator
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,14 +13,11 @@ from starlette.types import Receive, Scope, Send
 from lakeshore.errors import DispatchError
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.store import Store
-from lakeshore.server import probes, producing, streams, working
+from lakeshore.server import code_repos, page, probes, producing, storages, streams, working
 from lakeshore.server.answers import Refusal, refused
 from lakeshore.server.gate import Gate
 from lakeshore.server.options import Options
 from lakeshore.server.serving import Serving
-
-_ROOMS: Final = ("storages", "code_repos", "page")
-"""Rooms with a file of their own in this folder: each has ``routes(serving)``."""
 
 
 class App:
@@ -38,10 +32,8 @@ class App:
     def __init__(self, engine: Store, options: Options) -> None:
         self.serving = Serving(engine, options)
         routes: list[BaseRoute] = []
-        for room in (working, producing, streams, probes):
+        for room in (working, producing, streams, probes, storages, code_repos, page):
             routes += room.routes(self.serving)
-        for name in _ROOMS:
-            routes += _routes_of(name, self.serving)
 
         @contextlib.asynccontextmanager
         async def lifespan(_: object) -> AsyncIterator[None]:
@@ -55,15 +47,6 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the application's own life."""
         await self._gate(scope, receive, send)
-
-
-def _routes_of(name: str, serving: Serving) -> list[BaseRoute]:
-    """Return the routes of a room that may not be there yet."""
-    module = f"lakeshore.server.{name}"
-    if importlib.util.find_spec(module) is None:
-        return []
-    routes: list[BaseRoute] = importlib.import_module(module).routes(serving)
-    return routes
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
