@@ -66,7 +66,7 @@ def make(tx: Connection, address: Address) -> None:
     version = version_of(tx, address)
     if version.found == 0:
         tx.rows("make_home", {})
-        _run(tx, statements.load("postgres.sql")["schema"])
+        _run(tx, statements.load("postgres_schema.sql")["schema"])
         tx.rows("set_version", {"n": version.newest})
     for step in version.pending:
         _run(tx, step.sql)
