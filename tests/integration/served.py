@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +27,8 @@ class Process:
     def __init__(self, folder: Path, *flags: str, **env: str) -> None:
         self.folder, self._flags = folder, flags
         self._env = {**os.environ, "LAKESHORE_HOME": str(folder), "PYTHONUNBUFFERED": "1", **env}
-        self.url, self._port, self.said = "", "0", ""
+        self.url, self.said = "", ""
+        self._place, self._port = _kept_port()
         self._process: subprocess.Popen[str] | None = None
         self._readers: list[threading.Thread] = []
 
@@ -43,7 +45,7 @@ class Process:
         ]
         for reader in self._readers:
             reader.start()
-        assert ready.wait(20) and process.poll() is None, self.said
+        assert ready.wait(60) and process.poll() is None, self.said
         found = re.search(r"export LAKESHORE_URL=(\S+)", self.said)
         assert found is not None, self.said
         self.url = found[1]
@@ -84,3 +86,19 @@ class Process:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+        if self._place is not None:
+            self._place.close()
+
+
+def _kept_port() -> tuple[socket.socket | None, str]:
+    """Return a port that stays the server's while it is down.
+
+    Ports that are given out are also those that any connection of this machine may leave from: without a
+    socket that has it, one may have it when the server starts again.
+    """
+    if sys.platform != "linux":  # others let no second socket have it
+        return None, "0"
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind(("127.0.0.1", 0))
+    return place, str(place.getsockname()[1])

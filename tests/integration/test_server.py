@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import signal
 import socket
 import stat
@@ -19,21 +18,9 @@ import httpx
 import pytest
 from integration.served import Process
 
-from lakeshore import (
-    ClaimLost,
-    Dispatch,
-    DispatchError,
-    HttpDispatch,
-    PlaneUnavailable,
-    SyncQueue,
-    thunk,
-    wire,
-)
+from lakeshore import DispatchError, HttpDispatch, SyncQueue, thunk
 from lakeshore.cli.app import run
 from lakeshore.planes.default import default_plane, set_default_plane
-
-LONG = os.environ.get("LONG_TESTS") == "1"
-KILLS = 50 if LONG else 5
 
 
 @pytest.fixture
@@ -195,96 +182,6 @@ def test_a_stop_answers_who_waits_and_a_restart_goes_on(tmp_path, number):
     assert got["frames"] == [(0, b"1"), (1, b"2")]
     assert got["claim"].id == "b"
     assert "Traceback" not in server.said
-
-
-class Load:
-    """Producers and workers at once, over a client each; what was acknowledged to them is written down."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.submitted: list[str] = []
-        self.acked: list[str] = []
-        self.problems: list[str] = []
-        self.stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(work,))
-            for work in (self._produce, self._produce, self._work, self._work)
-        ]
-
-    def _guarded(self, work) -> None:
-        with contextlib.closing(HttpDispatch(self.url, timeout=300)) as plane:
-            try:
-                work(plane)
-            except BaseException as exc:
-                self.problems.append(repr(exc))
-
-    def _produce(self, plane: HttpDispatch) -> None:
-        n, me = 0, threading.get_ident()
-        while not self.stop.is_set():
-            id = plane.submit("gpu", b"%d" % n, id=f"{me}-{n}", key=f"{me}-{n}")
-            self.submitted.append(id)
-            n += 1
-
-    def _work(self, plane: HttpDispatch) -> None:
-        me = f"w-{threading.get_ident()}"
-        while not self.stop.is_set():
-            try:
-                claimed = plane.claim("gpu", me, wait=0.5, lease=2.0)
-            except PlaneUnavailable:  # a claim that waits gives up soon: a worker may have to stop
-                continue
-            if claimed is None:
-                continue
-            try:
-                for n in range(3):
-                    plane.journal_append(claimed.id, None, b"%d" % n, worker_id=me, fence=claimed.fence)
-                plane.ack(
-                    claimed.id, me, result=claimed.envelope, fence=claimed.fence, frame=wire.end_frame(3)
-                )
-                self.acked.append(claimed.id)
-            except ClaimLost:
-                pass  # its lease lapsed while the server was away
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop.set()
-        for thread in self._threads:
-            thread.join(120)
-
-
-def test_a_server_that_is_killed_loses_nothing_acknowledged(tmp_path):
-    server = Process(tmp_path, "--no-auth", "--log", "off").start()
-    chance = random.Random(5)
-    with Load(server.url) as load:
-        for _ in range(KILLS):
-            time.sleep(chance.uniform(0.05, 0.5))
-            server.stop(signal.SIGKILL)
-            server.start()
-        time.sleep(0.3)
-        load.stop.set()
-        end = time.monotonic() + 60
-        with contextlib.closing(HttpDispatch(server.url)) as plane:
-            while plane.count("gpu") + plane.count("gpu", "running") and time.monotonic() < end:
-                # a claim whose answer was lost lapses; whoever asks next gets the job
-                claimed = plane.claim("gpu", "last", wait=0.5, lease=2.0)
-                if claimed is not None:
-                    plane.ack(claimed.id, "last", result=claimed.envelope, fence=claimed.fence)
-    server.stop()
-    assert load.problems == []
-    assert len(load.submitted) > 20 * KILLS
-    with Dispatch(tmp_path / "dispatch.sqlite") as store:
-        for id in load.submitted:
-            row = store.get(id)
-            assert row["state"] == "succeeded", row
-            assert row["result"] == id.rpartition("-")[2].encode()
-        assert len(set(load.submitted)) == len(load.submitted)
-        assert store.count("gpu", "succeeded") >= len(load.submitted)
-        for id in load.acked[-50:]:
-            frames = [data for _, data in store.journal_read(id, timeout=1)]
-            assert frames[-4:] == [b"0", b"1", b"2", wire.end_frame(3)]
 
 
 def test_a_token_is_told_nowhere(tmp_path, caplog, capfd):
