@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from lakeshore.settings import Settings
 
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_SECRET_BYTES = 4096
+
+StoreFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A file that holds STORE, for an address with a password in it."),
+]
 
 
 def serve(
@@ -27,7 +33,15 @@ def serve(
             help="A SQLite file (PATH or sqlite:///PATH) or postgresql://…; default: in LAKESHORE_HOME.",
         ),
     ] = None,
+    store_file: StoreFile = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no tokens; on loopback only.")] = False,
+    admin_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file with the admin's token: none is made, printed or left in LAKESHORE_HOME.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plain http off loopback (behind a TLS proxy, say).")
     ] = False,
@@ -62,6 +76,7 @@ def serve(
     """
     from lakeshore import settings
     from lakeshore.planes.http_address import is_loopback
+    from lakeshore.planes.store_tokens import EVERYWHERE, Tokens
 
     environment = settings.read()
     local = is_loopback(host)
@@ -80,6 +95,10 @@ def serve(
     for option, file in (("--ssl-certfile", ssl_certfile), ("--ssl-keyfile", ssl_keyfile)):
         if file is not None and not file.is_file():
             raise typer.BadParameter(f"{option} {str(file)!r}: there is no such file.")
+    if no_auth and admin_token_file is not None:
+        raise typer.BadParameter(
+            "--admin-token-file: goes with tokens, and --no-auth asks for none. Drop one."
+        )
     if log not in ("text", "json", "off"):
         raise typer.BadParameter(f"--log {log!r}: wants text, json or off.")
     try:
@@ -98,15 +117,20 @@ def serve(
         hosts=(host, *(allow_host or ())),
         storage=storage,
     )
+    admin = None if admin_token_file is None else secret(admin_token_file, "--admin-token-file")
     sock = run.listen(host, port)
     try:
-        plane = open_store(store, environment)
+        plane = open_store(store_of(store, store_file), environment)
     except BaseException:
         sock.close()
         raise
     try:
         url = run.url_of(sock, "127.0.0.1" if host in ("0.0.0.0", "::") else host, secure=secure)  # noqa: S104 - compared
-        said = first_token(plane, environment.home, url) if options.auth else None
+        said = None
+        if admin is not None:
+            Tokens(plane).declare(admin, ns=EVERYWHERE, role="admin", name="--admin-token-file")
+        elif options.auth:
+            said = first_token(plane, environment.home, url)
 
         def ready() -> None:
             typer.echo(f"lakeshore serves {plane!r} at {url}")
@@ -114,7 +138,7 @@ def serve(
                 typer.echo(f"admin token (shown this once): {said.text}")
             if said is not None and local:
                 typer.echo(f"this user's programs on this machine find one in {said.file}")
-            if said is not None and not local:
+            if options.auth and not local:
                 typer.echo("elsewhere: LAKESHORE_CLIENT_TOKEN=TOKEN; make one: lakeshore token create")
             typer.echo(f"use it: export LAKESHORE_URL={url}")
             typer.echo("ready; Ctrl-C stops", color=False)
@@ -130,6 +154,28 @@ def serve(
     finally:
         sock.close()
         plane.close()
+
+
+def store_of(store: str | None, file: Path | None) -> str | None:
+    """Return what names the store: an option's value, or the content of a file."""
+    if file is None:
+        return store
+    if store is not None:
+        raise typer.BadParameter("--store and --store-file: give one.")
+    return secret(file, "--store-file")
+
+
+def secret(file: Path, option: str) -> str:
+    """Return the one line that a file holds; no message repeats it."""
+    try:
+        with file.expanduser().open("rb") as opened:
+            text = opened.read(_SECRET_BYTES + 1).decode("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = getattr(exc, "strerror", None) or "it is no UTF-8"
+        raise typer.BadParameter(f"{option} {str(file)!r}: cannot be read ({why}).") from None
+    if not text or len(text) > _SECRET_BYTES or len(text.splitlines()) > 1:
+        raise typer.BadParameter(f"{option} {str(file)!r}: wants one line, and nothing beside it.")
+    return text
 
 
 def open_store(text: str | None, environment: Settings) -> Store:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lakeshore.cli.jobs import Json
+from lakeshore.cli.serve import StoreFile
 from lakeshore.cli.terminal import one_line
 
 token_app = typer.Typer(
@@ -31,38 +33,55 @@ def create(
         str | None, typer.Option(metavar="S", help="Seconds (or 12h, 30d) until it is refused.")
     ] = None,
     name: Annotated[str, typer.Option(help="What it is for.")] = "",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take the token in this file instead of making one; again does nothing. For deployments.",
+        ),
+    ] = None,
     store: Store = None,
+    store_file: StoreFile = None,
     json: Json = False,
 ) -> None:
     """Make a token, and print it for the only time; '*' is the namespace of an admin of all."""
     from lakeshore import settings
     from lakeshore.cli import tables
-    from lakeshore.cli.serve import open_store
+    from lakeshore.cli.serve import open_store, secret, store_of
     from lakeshore.planes.store_tokens import Tokens
 
     environment = settings.read()
     seconds = None if expires is None else settings.duration(expires)
-    with closing(open_store(store, environment)) as plane:
-        text, token = Tokens(plane).create(
-            ns=namespace or environment.namespace, role=role, expires=seconds, name=name
+    if seconds is not None and token_file is not None:
+        raise typer.BadParameter(
+            "--expires: a token from --token-file has no end of its own. Drop one; revoke it when it is due."
         )
+    chosen = None if token_file is None else secret(token_file, "--token-file")
+    ns, text = namespace or environment.namespace, None
+    with closing(open_store(store_of(store, store_file), environment)) as plane:
+        if chosen is not None:
+            token = Tokens(plane).declare(chosen, ns=ns, role=role, name=name)
+        else:
+            text, token = Tokens(plane).create(ns=ns, role=role, expires=seconds, name=name)
     if json:
         told = {"token": text, "id": token.id, "namespace": token.ns, "role": token.role}
         tables.value({**told, "expires_at": token.expires_at}, json=True)
+    elif text is None:
+        typer.echo(f"{token.role} in {token.ns!r}, id {token.id}: as in {token_file}")
     else:
         typer.echo(text)
         typer.echo(f"{token.role} in {token.ns!r}, id {token.id}; it is not shown again", err=True)
 
 
 @token_app.command("list")
-def list_tokens(store: Store = None, json: Json = False) -> None:
+def list_tokens(store: Store = None, store_file: StoreFile = None, json: Json = False) -> None:
     """List the tokens, newest first; none is shown itself."""
     from lakeshore import settings
     from lakeshore.cli import tables
-    from lakeshore.cli.serve import open_store
+    from lakeshore.cli.serve import open_store, store_of
     from lakeshore.planes.store_tokens import Tokens
 
-    with closing(open_store(store, settings.read())) as plane:
+    with closing(open_store(store_of(store, store_file), settings.read())) as plane:
         found = Tokens(plane).list()
     rows: list[dict[str, Any]] = [
         {
@@ -97,15 +116,16 @@ def _day(at: float) -> str:
 def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or the beginning.", show_default=False)],
     store: Store = None,
+    store_file: StoreFile = None,
     json: Json = False,
 ) -> None:
     """Take a token back: it is refused within a second, for good."""
     from lakeshore import settings
     from lakeshore.cli import tables
-    from lakeshore.cli.serve import open_store
+    from lakeshore.cli.serve import open_store, store_of
     from lakeshore.planes.store_tokens import Tokens
 
-    with closing(open_store(store, settings.read())) as plane:
+    with closing(open_store(store_of(store, store_file), settings.read())) as plane:
         token = Tokens(plane).revoke(id)
     if json:
         tables.value({"id": token.id, "revoked": True}, json=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import threading
 import time
@@ -26,6 +27,7 @@ EVERYWHERE: Final = "*"
 """The namespace of a token that is good in all of them."""
 PREFIX: Final = "lsk_"
 """How every token begins, so that a scanner of commits and logs can find one."""
+_CHOSEN: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{32,200}}")
 _QUEUE: Final = "tokens"
 _TRUST_SECONDS: Final = 1.0
 """How long a look at the store is believed: a revoked token is refused after this at the latest."""
@@ -106,20 +108,62 @@ class Tokens:
         ValueError
             When an argument cannot be.
         """
-        if role not in ROLES:
-            raise ValueError(f"role {role!r}: wants one of {', '.join(ROLES)}")
-        if ns != EVERYWHERE:
-            check_name(ns, "namespace")
-        elif role != "admin":
-            raise ValueError(f"namespace {ns!r}: only an admin is good in all; name one for a {role}")
-        if name:
-            check_name(name, "name")
         text = PREFIX + secrets.token_urlsafe(32)
         now = time.time()
         token = Token(digest(text), ns, role, name, now, None if expires is None else now + expires)
-        told = {"ns": ns, "role": role, "name": name, "expires_at": token.expires_at}
-        self._rows.submit(_QUEUE, protocol.pack(told), id=token.digest)
+        self._keep(token)
         return text, token
+
+    def declare(self, text: str, *, ns: str, role: str, name: str = "") -> Token:
+        """Take a token that was chosen elsewhere, in a deployment's secrets, say; once more does nothing.
+
+        Parameters
+        ----------
+        text : str
+            The token: ``lsk_`` and 32 or more of ``A-Z a-z 0-9 _ -``, so that none is guessed.
+        ns, role, name : str
+            As for `create`. It never expires; `revoke` takes it back.
+
+        Raises
+        ------
+        ValueError
+            When an argument cannot be. The message repeats nothing of the token.
+        DispatchError
+            When the token was revoked, or is known as good elsewhere or as something else.
+        """
+        if not _CHOSEN.fullmatch(text):
+            raise ValueError(
+                f"token: wants {PREFIX} and 32 to 200 of A-Z a-z 0-9 _ - behind it. Make one: "
+                f"echo {PREFIX}$(openssl rand -hex 32)"
+            )
+        wanted = Token(digest(text), ns, role, name)
+        known = self._look(wanted.digest)
+        if known is None:
+            self._keep(wanted)
+            known = self._look(wanted.digest) or wanted
+        if not known.live:
+            raise DispatchError(f"token {known.id}: was revoked or has expired. Declare another.")
+        if (known.ns, known.role) != (ns, role):
+            raise DispatchError(
+                f"token {known.id}: is known already, as {known.role} in {known.ns!r}, not as {role} in "
+                f"{ns!r}. Declare another token for that."
+            )
+        return known
+
+    def _keep(self, token: Token) -> None:
+        """Write a new token's row, once its words are checked."""
+        if token.role not in ROLES:
+            raise ValueError(f"role {token.role!r}: wants one of {', '.join(ROLES)}")
+        if token.ns != EVERYWHERE:
+            check_name(token.ns, "namespace")
+        elif token.role != "admin":
+            raise ValueError(
+                f"namespace {token.ns!r}: only an admin is good in all; name one for a {token.role}"
+            )
+        if token.name:
+            check_name(token.name, "name")
+        told = {"ns": token.ns, "role": token.role, "name": token.name, "expires_at": token.expires_at}
+        self._rows.submit(_QUEUE, protocol.pack(told), id=token.digest)
 
     def find(self, text: str) -> Token | None:
         """Return what a token is known as, None for one that is unknown, revoked or expired."""
