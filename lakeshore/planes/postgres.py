@@ -27,6 +27,8 @@ from lakeshore.planes.store import Store
 
 _CLASHES = 50
 _PAUSE = (0.05, 0.4)
+_GIVE_WAY = 3.0
+"""How long a commit whose answer was lost may take before its session is ended, seconds."""
 
 T = TypeVar("T")
 
@@ -104,8 +106,12 @@ class PostgresDispatch(Store):
     def _write(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
         def attempt(database: Database) -> T:
             with database.connection(writing=True) as tx:
-                answer = self._transact(database, tx, work)
+                database.end_lost(tx)
+                answer, unanswered = self._transact(tx, work, database)
                 topics = tx.topics
+            # Asked once the broken connection was given back: all of the pool's may have broken at once.
+            if unanswered is not None and not self._was_committed(database, tx, unanswered):
+                raise unanswered
             if topics:
                 self._bells.ring(list(dict.fromkeys(topics)))
             return answer
@@ -120,14 +126,17 @@ class PostgresDispatch(Store):
         return self._again_and_again(attempt)
 
     def _transact(
-        self, database: Database, tx: Connection, work: Callable[[Transaction], T], *, making: bool = False
-    ) -> T:
+        self, tx: Connection, work: Callable[[Transaction], T], database: Database, *, making: bool = False
+    ) -> tuple[T, psycopg.Error | None]:
+        """Do `work` and commit; returns the error too when the COMMIT was not answered."""
         asked = time.monotonic()
         try:
             theirs, mono = tx.begin(making=making)
             database.heard(theirs, mono, mono - asked)
             answer = work(tx)
-        except BaseException:
+        except BaseException as error:
+            if tx.xid is not None and isinstance(error, psycopg.Error) and is_away(error):
+                database.lost.append(tx.xid)
             with contextlib.suppress(psycopg.Error):  # it broke: the server rolls back by itself
                 tx.roll_back()
             raise
@@ -136,9 +145,8 @@ class PostgresDispatch(Store):
         except psycopg.Error as error:
             if not is_away(error):
                 raise
-            if not self._was_committed(database, tx, error):
-                raise
-        return answer
+            return answer, error
+        return answer, None
 
     def _was_committed(self, database: Database, broken: Connection, lost: psycopg.Error) -> bool:
         """Ask, over another connection, what became of a transaction whose COMMIT was not answered.
@@ -147,11 +155,15 @@ class PostgresDispatch(Store):
         would repeat it: ids and fences answer it, a claim that was made lapses, a frame may stand twice.
         """
         asked = {"xid": broken.xid, "span": broken.span}
-        end = time.monotonic() + postgres_database.RIDE_OUT
+        began = time.monotonic()
+        end = began + postgres_database.RIDE_OUT
+        database.drop_dead(began)
         while True:
             try:
                 with database.connection(writing=False) as tx:
                     fate, crashed = tx.rows("fate", asked)[0]
+                    if fate == "in progress" and time.monotonic() > began + _GIVE_WAY:
+                        tx.rows("end_lost", asked)
             except said.DataError:  # another server took over, which never saw it
                 return False
             except psycopg.Error as error:
@@ -169,14 +181,14 @@ class PostgresDispatch(Store):
 
     def _again_and_again(self, attempt: Callable[[Database], T]) -> T:
         """Attempt until it is through; each attempt that failed has left nothing behind."""
-        end, clashes = time.monotonic() + postgres_database.RIDE_OUT, 0
+        end, clashes = float("inf"), 0
         while True:
             if self._closed:
                 raise DispatchError(f"{self!r} cannot be used: {self._closed}. Make a new PostgresDispatch.")
             if self._pid != os.getpid():
                 self._seen = {}
                 self._join()
-            database = self._database
+            database, began = self._database, time.monotonic()
             try:
                 return attempt(database)
             except (said.InvalidSqlStatementName, said.DuplicatePreparedStatement) as error:
@@ -189,9 +201,10 @@ class PostgresDispatch(Store):
                     raise unavailable(self._address, error) from error
                 time.sleep(random.uniform(0, 0.001 * min(clashes, 20)))  # noqa: S311 - as above
             except psycopg.Error as error:
+                end = min(end, time.monotonic() + postgres_database.RIDE_OUT)
                 if not is_away(error) or time.monotonic() > end:
                     raise unavailable(self._address, error) from error
-                database.drop_dead()
+                database.drop_dead(began)
                 time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - as above
 
     # -- clocks ---------------------------------------------------------------
@@ -211,4 +224,8 @@ class PostgresDispatch(Store):
             version = postgres_schema.version_of(tx, self._address)
             if version.found and not version.pending:
                 return
-            self._transact(database, tx, lambda _: postgres_schema.make(tx, self._address), making=True)
+            _, unanswered = self._transact(
+                tx, lambda _: postgres_schema.make(tx, self._address), database, making=True
+            )
+            if unanswered is not None:
+                raise unanswered

@@ -15,13 +15,15 @@ _SCHEMES = ("postgresql://", "postgres://")
 _SECRET = ("password", "sslpassword", "passfile", "sslkey", "oauth_client_secret")
 _DEFAULTS = {
     "application_name": "lakeshore",
-    "connect_timeout": "10",
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
+    "connect_timeout": "5",
+    "keepalives_idle": "10",
+    "keepalives_interval": "3",
     "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
+    "tcp_user_timeout": "15000",
 }
-"""A peer that went without a word is noticed within half a minute."""
+"""A peer that went without a word is noticed within 20 s, so that a call has time left to try another."""
+_SEVERAL = {"target_session_attrs": "read-write"}
+"""Of several hosts the one that takes writes is meant."""
 _HINT = "Give postgresql://user:password@host:5432/database; write @ : / ? # % in a password as %40 %3A %2F …"
 
 
@@ -79,4 +81,5 @@ def read(dsn: object) -> Address:
     user = given.get("user") or os.environ.get("PGUSER") or ""
     database = str(given.get("dbname") or os.environ.get("PGDATABASE") or user)
     shown = (host or "the local socket") + (f":{port}" if port and not host.startswith("/") else "")
-    return Address(shown, database, {**_DEFAULTS, **given})
+    several = _SEVERAL if "," in host else {}
+    return Address(shown, database, {**_DEFAULTS, **several, **given, "client_encoding": "utf8"})

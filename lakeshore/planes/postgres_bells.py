@@ -33,6 +33,8 @@ _LONG = 0.5
 """Of waits longer than this a random fifth is cut off, so that waiters do not look in step."""
 _PAYLOAD_TOPICS = 800
 """Nine characters each, in a payload of at most 8000 bytes."""
+_UNTOLD = 10_000
+"""Rings kept while they cannot be told; who waits for an older one has looked since."""
 _log = logging.getLogger(__name__)
 
 
@@ -101,7 +103,7 @@ class PostgresBelfry:
         self._sql = postgres_statements.load(writing=False)
         self._lock = threading.Lock()
         self._by_digest: dict[str, weakref.WeakSet[PostgresBell]] = {}
-        self._told: deque[str] = deque()
+        self._told: deque[str] = deque(maxlen=_UNTOLD)
         self._thread: threading.Thread | None = None
         self._closed = False
         self._ready = threading.Event()
@@ -214,7 +216,7 @@ class PostgresBelfry:
             if raw.fileno() in readable:
                 raw.pgconn.consume_input()
                 while (note := raw.pgconn.notifies()) is not None:
-                    hear(note.be_pid, note.extra.decode())
+                    hear(note.be_pid, note.extra.decode("ascii", "replace"))
 
     def _tell_all(self, raw: psycopg.Connection[Any]) -> None:
         """Tell of what was rung since, each topic once."""

@@ -6,8 +6,8 @@ Every transaction is named by the database, so that one whose COMMIT was not ans
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import errors as said
@@ -18,6 +18,7 @@ from lakeshore.planes import postgres_statements
 from lakeshore.planes.engine import Transaction
 from lakeshore.planes.postgres_address import Address
 
+R = TypeVar("R")
 FRAMES = 2000
 """Frames a read takes at a time."""
 ROWS = 5000
@@ -30,11 +31,41 @@ CLASHES = (
     said.ForeignKeyViolation,
 )
 """What only says that two transactions met; the one that is told was rolled back whole, and runs again."""
-_AWAY = (
-    *(said.AdminShutdown, said.CrashShutdown, said.CannotConnectNow, said.IdleInTransactionSessionTimeout),
-    *(said.ReadOnlySqlTransaction, said.TooManyConnections),
+_AWAY = frozenset(
+    {
+        *("57P01", "57P02", "57P03", "57P05"),  # a server that stops, crashed, starts; an idle session ended
+        *("25P03", "25P04"),  # a transaction was idle, or took, too long for the server
+        *("25006", "53300"),  # it has handed over to another; too many sessions
+        "57014",  # somebody cancelled the statement
+    }
 )
-"""What a server says that stops, starts, or has handed over to another."""
+"""What ends a transaction for no fault of its own, so that it runs again; also all of the class 08."""
+SILENCE = 60.0
+"""A server that has not gone on for so long amid a statement is given up, seconds: it is stopped, or something
+between is that takes what it is sent. Longer than a lock is waited for."""
+
+
+class Session(psycopg.Connection[Any]):
+    """A connection to PostgreSQL on which no answer is waited for without end."""
+
+    def wait(self, gen: Generator[Any, Any, R], *args: Any, **kwargs: Any) -> R:
+        """Wait for what psycopg does; raises `psycopg.OperationalError` after `SILENCE`."""
+        return super().wait(self._impatient(gen), *args, **kwargs)
+
+    def _impatient(self, gen: Generator[Any, Any, R]) -> Generator[Any, Any, R]:
+        try:
+            wanted, heard_at = next(gen), time.monotonic()
+            while True:
+                ready = yield wanted
+                now = time.monotonic()
+                if ready:
+                    heard_at = now
+                elif now - heard_at > SILENCE:
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer within {SILENCE:g} s; the line was given up")
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            return cast(R, done.value)
 
 
 class Connection(Transaction):
@@ -48,15 +79,20 @@ class Connection(Transaction):
         Whether rows that are looked at are held until the commit.
     clock : callable
         The database's time as this process knows it.
+    pooled : bool
+        Whether a transaction is to bring along what a session of its own was started with.
     """
 
     takes = True
 
-    def __init__(self, raw: psycopg.Connection[Any], *, writing: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, raw: Session, *, writing: bool, clock: Callable[[], float], pooled: bool = False
+    ) -> None:
         self.raw, self.topics = raw, list[str]()
         self._sql = postgres_statements.load(writing=writing)
         self._cursor = raw.cursor(binary=True)
         self._clock = clock
+        self._pooled = pooled
         self.xid: str | None = None
         self.span: str | None = None
 
@@ -69,6 +105,8 @@ class Connection(Transaction):
         row = cursor.fetchone()
         assert row is not None
         self.xid, self.span = str(row[0]), row[2]
+        if self._pooled:
+            self.raw.execute(self._sql["settle"])
         if self.span is None:
             self.rows("new_span", {})  # the first write since the server crashed
         return float(row[1]), (asked + time.monotonic()) / 2
@@ -142,7 +180,7 @@ def _without_nul(params: dict[str, Any]) -> dict[str, Any]:
 
 def is_away(error: Exception) -> bool:
     """Whether the server or the way to it is gone, so that another connection may do."""
-    if isinstance(error, _AWAY):
+    if isinstance(error, psycopg.Error) and error.sqlstate in _AWAY:
         return True
     if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         return False
@@ -156,7 +194,12 @@ def unavailable(address: Address, error: Exception) -> DispatchError:
     start = f"{address}: {text}"
     if isinstance(error, said.DiskFull):
         return PlaneUnavailable(f"{start}. Make space and try again. Nothing acknowledged is lost.")
-    if isinstance(error, (said.LockNotAvailable, said.QueryCanceled)):
+    if isinstance(error, said.QueryCanceled):
+        return PlaneUnavailable(
+            f"{start}. Statements are cancelled there again and again: look for a statement_timeout of the "
+            "role, database or pooler, and for who cancels them."
+        )
+    if isinstance(error, said.LockNotAvailable):
         return PlaneUnavailable(
             f"{start}. Another session holds a lock: find it in pg_stat_activity, end it, and try again."
         )

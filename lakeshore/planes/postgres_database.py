@@ -6,9 +6,12 @@ each other's answers.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,18 +25,44 @@ from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import postgres_statements
 from lakeshore.planes.postgres_address import Address
 from lakeshore.planes.postgres_bells import PostgresBelfry
-from lakeshore.planes.postgres_connection import Connection
+from lakeshore.planes.postgres_connection import Connection, Session
 
 POOL = 8
 """The most connections a process opens to one database, beside the one that listens."""
 RIDE_OUT = 30.0
 """How long a call tries again while the database is away, or waits for a connection, seconds."""
-_SESSION = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
--c plan_cache_mode=force_generic_plan -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
-"""A queue's statistics are old as soon as they are made: whatever they say, the indexes are in the order that
-a claim asks for. A process that is stopped amid a transaction does not keep its locks for ever."""
+_ASK_AGAIN = 2.0
+"""How often the pool is asked again, seconds: it gives up making a connection to a server that is away."""
+_SESSION = " ".join(
+    f"-c {name}={value}"
+    for name, value in {
+        # A queue's statistics are old as soon as they are made: whatever they say, the indexes are in the
+        # order that a claim asks for.
+        **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "jit"), "off"),
+        "plan_cache_mode": "force_generic_plan",
+        # A process that is stopped amid a transaction does not keep its locks for ever; one that is gone
+        # does not keep its session.
+        "lock_timeout": "30s",
+        "idle_in_transaction_session_timeout": "60s",
+        "tcp_keepalives_idle": "60",
+        "tcp_keepalives_interval": "10",
+        "tcp_keepalives_count": "6",
+        # What a role or database may have set otherwise.
+        "synchronous_commit": "on",
+        "statement_timeout": "0",
+        "default_transaction_read_only": "off",
+        "search_path": "pg_catalog",
+        "extra_float_digits": "1",
+        "array_nulls": "on",
+    }.items()
+)
 _DRIFT = 0.001
 """How much less sure the clock is, a second after it was read."""
+_IDLE_SESSIONS_END = 140000
+"""The version that brought a time limit for idle sessions."""
+_Pool = psycopg_pool.ConnectionPool[Session]
+# What it says of a server that is away is in the errors of the verbs; without a handler it goes to stderr.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
 class Database:
@@ -50,41 +79,57 @@ class Database:
         self.users = 0
         self.plain = False
         """Whether statements are not prepared: a pooler that hands sessions around does not keep them."""
+        self.pooled = False
+        """Whether a pooler stands between: sessions may be others' too, and were not started as asked."""
         self.bells = PostgresBelfry(self._connect)
-        self._options = True
+        self._mark = os.urandom(8).hex()
+        self._drained_at = 0.0
+        self.lost: deque[str] = deque(maxlen=POOL)
+        """Transactions that broke amid their work; the server may not know it yet, and keep their locks."""
         self._offset, self._unsure, self._read_at = 0.0, float("inf"), 0.0
         self._lock = threading.Lock()
-        self._pool: psycopg_pool.ConnectionPool[psycopg.Connection[Any]] | None = None
+        self._pool: _Pool | None = None
 
     # -- connections ------------------------------------------------------------
 
     def _conninfo(self) -> str:
         options = dict(self.address.options)
-        if self._options:
-            options["options"] = f"{_SESSION} {options.get('options') or ''}".strip()
+        if not self.pooled:
+            given = options.get("options") or ""
+            options["options"] = f"{_SESSION} -c lakeshore.session={self._mark} {given}".strip()
         return conninfo.make_conninfo("", **options)
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> Session:
         """Open one connection, in autocommit mode, beside the pool."""
         try:
-            raw = psycopg.connect(self._conninfo(), autocommit=True)
+            raw = Session.connect(self._conninfo(), autocommit=True)
         except psycopg.OperationalError as error:
-            if not self._options or "unsupported startup parameter" not in str(error):
+            if self.pooled or "unsupported startup parameter" not in str(error):
                 raise
-            self._options = False  # a pooler that takes none
+            self._behind_pooler()
             return self._connect()
         self._set_up(raw)
         return raw
 
-    def _set_up(self, raw: psycopg.Connection[Any]) -> None:
+    def _set_up(self, raw: Session) -> None:
         raw.prepare_threshold = None if self.plain else 2
         raw.prepared_max = 500
         raw.adapters.register_dumper(int, Int8Dumper)  # one type, so one prepared statement
+        if not self.pooled and raw.info.server_version >= _IDLE_SESSIONS_END:
+            raw.execute(postgres_statements.load(writing=False)["stay"], prepare=False)
+
+    def _behind_pooler(self) -> None:
+        # Statements are not prepared there: a session that is handed on may know another by the same name.
+        self.pooled = self.plain = True
 
     def check(self) -> None:
         """Connect once, so that what is wrong with the address is said at once and in full."""
         with self._connect() as raw:
             self._hear_clock(raw)
+            if not self.pooled:
+                row = raw.execute(postgres_statements.load(writing=False)["marked"], prepare=False).fetchone()
+                if row is None or row[0] != self._mark:
+                    self._behind_pooler()
 
     def forget_prepared(self) -> None:
         """Prepare no statements from now on."""
@@ -104,27 +149,50 @@ class Database:
         PlaneUnavailable
             When all are in use that long.
         """
-        pool = self._opened()
+        pool, raw = self._lent()
         try:
-            raw = pool.getconn(RIDE_OUT)
-        except psycopg_pool.PoolTimeout as error:
-            self.check()  # when the database is away this says why
-            raise PlaneUnavailable(
-                f"{self.address}: all {POOL} connections of this process have been busy for {RIDE_OUT:g} s. "
-                "Use fewer threads, or look for a lock that is held in pg_stat_activity."
-            ) from error
-        try:
-            yield Connection(raw, writing=writing, clock=self.now)
+            yield Connection(raw, writing=writing, clock=self.now, pooled=self.pooled)
         finally:
             pool.putconn(raw)
 
-    def drop_dead(self) -> None:
-        """Have the pool look which of its idle connections are dead; called once one was found so."""
-        pool = self._pool
-        if pool is not None:
-            pool.check()
+    def _lent(self) -> tuple[_Pool, Session]:
+        end = time.monotonic() + RIDE_OUT
+        while True:
+            pool = self._opened()
+            left = end - time.monotonic()
+            try:
+                return pool, pool.getconn(max(0.001, min(left, _ASK_AGAIN)))
+            except psycopg_pool.PoolClosed:
+                if pool is self._pool:  # else statements are no longer prepared, over other connections
+                    raise
+            except psycopg_pool.PoolTimeout as error:
+                if left > _ASK_AGAIN:
+                    continue
+                self.check()  # when the database is away this says why
+                raise PlaneUnavailable(
+                    f"{self.address}: all {POOL} connections of this process have been busy for "
+                    f"{RIDE_OUT:g} s. Use fewer threads, or look for a lock that is held in pg_stat_activity."
+                ) from error
 
-    def _opened(self) -> psycopg_pool.ConnectionPool[psycopg.Connection[Any]]:
+    def end_lost(self, tx: Connection) -> None:
+        """End what is left of transactions that broke, before they are run again."""
+        while self.lost:
+            with contextlib.suppress(IndexError):  # another thread took it
+                tx.rows("end_lost", {"xid": self.lost.popleft()})
+
+    def drop_dead(self, since: float) -> None:
+        """Close the connections that were there at `since`, when one of them was found dead.
+
+        None is asked whether it lives: over a line that is down each question takes as long as the first.
+        """
+        pool = self._pool
+        with self._lock:
+            if pool is None or self._drained_at > since:
+                return
+            self._drained_at = time.monotonic()
+        pool.drain()
+
+    def _opened(self) -> _Pool:
         pool = self._pool
         if pool is None:
             with self._lock:
@@ -133,6 +201,7 @@ class Database:
                     pool = self._pool = psycopg_pool.ConnectionPool(
                         self._conninfo(),
                         kwargs={"autocommit": True},
+                        connection_class=Session,
                         configure=self._set_up,
                         min_size=0,
                         max_size=POOL,

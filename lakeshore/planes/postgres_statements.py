@@ -33,7 +33,7 @@ _TABLE = re.compile(r"(?<![:\w.])(invocation|payload|journal|frame|worker|schema
 @cache
 def load(*, writing: bool) -> dict[str, bytes]:
     """Return the statements by name, as a write transaction says them, or as a read does."""
-    own = ("postgres.sql", "postgres_schema.sql", "postgres_journals.sql")
+    own = ("postgres.sql", "postgres_schema.sql", "postgres_journals.sql", "postgres_session.sql")
     files = ("verbs.sql", *own, *(("postgres_locks.sql",) if writing else ()))
     return {name: _converted(text) for name, text in statements.load(*files).items()}
 

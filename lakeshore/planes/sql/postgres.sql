@@ -4,7 +4,9 @@
 -- name: begin
 -- One message begins the transaction, names it (so that a COMMIT whose answer was lost can be asked about), and
 -- reads the clock. All commits wait for the disk: a crash must not take back a seq that a reader has seen.
-BEGIN; SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8, (SELECT id FROM span);
+-- What a role may have set as the default is not relied on.
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8, (SELECT id FROM span);
 
 -- name: commit
 COMMIT;

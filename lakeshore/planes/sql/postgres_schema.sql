@@ -77,7 +77,14 @@ CREATE TABLE worker (
     seen_at float8 NOT NULL,
     PRIMARY KEY (ns, worker_id, queue)
 );
+-- The oldest version whose lakeshore may use these tables, which is what one of the first release looks at; and
+-- the steps that were taken.
 CREATE TABLE schema_version (version bigint NOT NULL);
+CREATE TABLE lakeshore.migration (
+    version bigint PRIMARY KEY,
+    name text COLLATE "C" NOT NULL,
+    taken_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
 -- The time from one crash of the server to the next: a crash empties an UNLOGGED table, a restart does not.
 CREATE UNLOGGED TABLE span (one boolean PRIMARY KEY DEFAULT true CHECK (one), id text NOT NULL);
 -- (priority - top) / temperature for a draw. Here an overflow or underflow is an error, so what is near neither
@@ -110,16 +117,51 @@ END $$;
 CREATE SCHEMA IF NOT EXISTS lakeshore;
 
 -- name: has_home
--- Whether there is a plane here, in what encoding the database is, and whether it only follows another.
--- The catalog's rows are read, and no name is looked up: within one transaction a look-up may still remember
--- that there was none, after the lock that another process made it under was waited for.
-SELECT EXISTS (
+-- Whether there is a plane here, whether its steps are noted, in what encoding the database is, and whether it
+-- only follows another. The catalog's rows are read, and no name is looked up: within one transaction a look-up
+-- may still remember that there was none, after the lock that another process made it under was waited for.
+SELECT
+    EXISTS (
         SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = 'lakeshore' AND c.relname = 'schema_' || 'version'  -- a name here, no table
-    ), current_setting('server_encoding'), pg_is_in_recovery();
+        WHERE n.nspname = 'lakeshore' AND c.relname = 'schema_' || 'version'),  -- a name here, no table
+    EXISTS (
+        SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'lakeshore' AND c.relname = 'migration'),
+    current_setting('server_encoding'), pg_is_in_recovery();
 
 -- name: version
 SELECT max(version) FROM schema_version;
+
+-- name: newest_step
+SELECT max(version) FROM lakeshore.migration;
+
+-- name: note_step
+INSERT INTO lakeshore.migration (version, name) VALUES (:n, :name);
+
+-- name: note_by_hand
+-- As set_version and note_step, in the text for who runs the steps himself; {each} is a number or name of ours.
+INSERT INTO lakeshore.migration (version, name) VALUES ({version}, '{name}');
+INSERT INTO lakeshore.schema_version (version) SELECT {oldest}
+WHERE {oldest} > (SELECT coalesce(max(version), 0) FROM lakeshore.schema_version);
+
+-- name: be_quick
+-- Who waits for a table holds up all who come after. Longer than deadlock_timeout (1 s): an autovacuum gives way.
+SELECT set_config('lock_timeout', '1500ms', true), set_config('statement_timeout', '0', true);
+
+-- name: be_owner
+-- What a step makes belongs to whom the rest belongs to, also when a superuser takes it.
+SELECT set_config('role', pg_get_userbyid(c.relowner), true)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'lakeshore' AND c.relname = 'journal_jid_seq';
+
+-- name: who_works
+SELECT ns, worker_id, queue, host, version, seen_at, :now - seen_at FROM worker
+WHERE seen_at > :cut ORDER BY ns, queue, worker_id;
+
+-- name: who_is_connected
+SELECT usename, application_name, coalesce(host(client_addr), 'local'), count(*), min(backend_start)::text
+FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
 
 -- name: set_version
 INSERT INTO schema_version (version) VALUES (:n);
@@ -130,7 +172,8 @@ SELECT pg_advisory_xact_lock(7809632846571365);
 
 -- name: begin_making
 -- As begin (postgres.sql), where there may be no tables yet.
-BEGIN; SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8, '';
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8, '';
 
 -- name: new_span
 INSERT INTO span (id) VALUES (gen_random_uuid()::text) ON CONFLICT DO NOTHING;
