@@ -39,9 +39,17 @@ class Channel(Protocol):
         ...
 
     def put_file(
-        self, storage: str, key: str, file: IO[bytes], size: int, digest: str, media: str = ...
+        self,
+        storage: str,
+        key: str,
+        file: IO[bytes],
+        size: int,
+        digest: str,
+        media: str = ...,
+        *,
+        claim: tuple[str, int] | None = ...,
     ) -> None:
-        """Store a file."""
+        """Store a file, under a claim where one is given."""
         ...
 
     def get_file(self, storage: str, key: str, into: IO[bytes]) -> str | None:
@@ -70,11 +78,13 @@ def job_of(key: str) -> str | None:
     return id if is_told else None
 
 
-def publish(channel: Channel, inv_id: str, root: Path, keys: Iterable[str]) -> None:
+def publish(channel: Channel, inv_id: str, fence: int, root: Path, keys: Iterable[str]) -> None:
     """Store what a job wrote under these keys (paths from the root), each whole.
 
     Raises
     ------
+    ClaimLost
+        When the claim of this fence is no longer current: what the next attempt wrote stays as it is.
     DispatchError
         When one is too large, changes while it is sent, or is a folder that holds more than plain files.
     PlaneUnavailable
@@ -83,8 +93,9 @@ def publish(channel: Channel, inv_id: str, root: Path, keys: Iterable[str]) -> N
     for full in keys:
         with _opened(root / full, full) as (file, media):
             size, digest = _measured(file)
-            channel.put_file(JOBS, job_key(inv_id, full), file, size, digest, media)
-            channel.put_file(FILES, full, file, size, digest, media)
+            claim = (inv_id, fence)
+            channel.put_file(JOBS, job_key(inv_id, full), file, size, digest, media, claim=claim)
+            channel.put_file(FILES, full, file, size, digest, media, claim=claim)
 
 
 def fetch(channel: Channel, storage: str, key: str, target: Path) -> bool:

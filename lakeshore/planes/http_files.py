@@ -155,7 +155,15 @@ class Filing(Asking):
         }
 
     def put_file(
-        self, storage: str, key: str, file: IO[bytes], size: int, digest: str, media: str = FILE
+        self,
+        storage: str,
+        key: str,
+        file: IO[bytes],
+        size: int,
+        digest: str,
+        media: str = FILE,
+        *,
+        claim: tuple[str, int] | None = None,
     ) -> None:
         """Store a file under a key; it is there for others once this returns, and not before.
 
@@ -170,15 +178,22 @@ class Filing(Asking):
             what came of it before a cut is not sent twice.
         media : str
             What `get_file` is told.
+        claim : tuple, optional
+            Invocation and fence of the claim under which it was written; nothing is stored once that is lost.
 
         Raises
         ------
+        ClaimLost
+            When the claim is no longer current.
         DispatchError
             When it is too large, or changed while it was sent.
         PlaneUnavailable
             When the control plane does not answer.
         """
-        url = self._url("put", storage, key, sizeBytes=size)
+        asked: dict[str, object] = {"sizeBytes": size}
+        if claim is not None:
+            asked["invocation_id"], asked["fence"] = claim
+        url = self._url("put", storage, key, **asked)
         headers = {"Repr-Digest": digest_header(digest), "Content-Type": media}
         if not url.startswith(_OURS):
             file.seek(0)
@@ -190,7 +205,7 @@ class Filing(Asking):
             told = {**headers, "Content-Range": range_}
             answer = self._once_more("put_file", "PUT", url, data, told)
             if answer.status == 403:
-                url = self._url("put", storage, key, sizeBytes=size)
+                url = self._url("put", storage, key, **asked)
                 stalls += 1
             elif answer.status == 413 and len(data) > _LEAST_PART:
                 part = max(_LEAST_PART, len(data) // 4)  # a proxy in between takes less

@@ -64,6 +64,10 @@ class Record:
     at: float
 
 
+def _may() -> None:
+    """Allow it."""
+
+
 class Filing:
     """The files of one control plane. Every verb blocks."""
 
@@ -82,24 +86,29 @@ class Filing:
         """Yield a content's bytes from `first` on."""
         return self.shelf.parts(place.content(record.digest), first, size)
 
-    def publish(self, place: Place, file: Path, size: int, digest: str, media: str) -> Record:
-        """Make a scratch file the content of a key."""
+    def publish(
+        self, place: Place, file: Path, size: int, digest: str, media: str, may: Callable[[], object] = _may
+    ) -> Record:
+        """Make a scratch file the content of a key; `may` is called last, and raises where it may not be."""
         content = place.content(digest)
         if not (self.shelf.size(content) == size and self.shelf.keep(content)):
             self.shelf.put(content, file)
-        return self._record(place, Record(digest, size, media, time.time()))
+        return self._record(place, Record(digest, size, media, time.time()), may)
 
-    def known(self, place: Place, total: int, digest: str, media: str) -> Record | None:
+    def known(
+        self, place: Place, total: int, digest: str, media: str, may: Callable[[], object] = _may
+    ) -> Record | None:
         """Give a key a content that its namespace has already; None where it has not."""
         content = place.content(digest)
         if self.shelf.size(content) != total or not self.shelf.keep(content):
             return None
-        return self._record(place, Record(digest, total, media, time.time()))
+        return self._record(place, Record(digest, total, media, time.time()), may)
 
-    def _record(self, place: Place, record: Record) -> Record:
+    def _record(self, place: Place, record: Record, may: Callable[[], object]) -> Record:
         told = {"ns": place.ns, "storage": place.storage, "key": place.key, **asdict(record)}
         with self.shelf.scratch() as file:
             file.write_text(json.dumps(told), "utf-8")
+            may()
             self.shelf.put(place.record, file)
         return record
 
@@ -199,7 +208,9 @@ class Filing:
             end += at[end][1]
         return chain
 
-    def finish(self, place: Place, total: int, digest: str, media: str) -> Record:
+    def finish(
+        self, place: Place, total: int, digest: str, media: str, may: Callable[[], object] = _may
+    ) -> Record:
         """Put the parts of an upload together and publish them.
 
         Raises
@@ -217,12 +228,14 @@ class Filing:
                         hashed.update(part)
                         size += out.write(part)
             if size != total or hashed.hexdigest() != digest:
-                again = self.known(place, total, digest, media)  # another request was first, and tidied up
+                again = self.known(
+                    place, total, digest, media, may
+                )  # another request was first, and tidied up
                 if again is not None:
                     return again
                 self.shelf.drop(upload)
                 raise Refusal("bad_digest", wrong_digest(hashed.hexdigest(), digest))
-            record = self.publish(place, whole, size, digest, media)
+            record = self.publish(place, whole, size, digest, media, may)
         self.shelf.drop(upload)
         return record
 

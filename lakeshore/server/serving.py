@@ -249,6 +249,12 @@ class Serving:
                 f"{_article(token.role)} {token.role} token may not do this; it wants {wanted} token.",
             )
 
+    def is_maker(self, token: Token | None, row: int, fence: int) -> bool:
+        """Whether a claim was made with this token, or the caller may act for whoever made it. Blocks."""
+        if token is None or token.role == "admin":
+            return True
+        return self.notes.claimer(row, fence) == token.digest
+
     # -- routes ------------------------------------------------------------------
 
     def route(

@@ -7,19 +7,16 @@ when. It is its own proof, so whoever has it needs no token; and it opens nothin
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import errno
+import functools
 import hashlib
-import hmac
 import json
 import logging
 import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -28,10 +25,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from lakeshore import settings
-from lakeshore.errors import LakeshoreError
+from lakeshore.errors import ClaimLost, LakeshoreError
 from lakeshore.keys import check_prefix
 from lakeshore.planes import protocol
-from lakeshore.planes.contract import check_name
+from lakeshore.planes.contract import check_id, check_name
 from lakeshore.planes.engine import check_whole
 from lakeshore.planes.files import JOBS, job_of
 from lakeshore.planes.protocol_files import (
@@ -51,6 +48,8 @@ from lakeshore.server.answers import PROTOCOL, Refusal, in_json, refused
 from lakeshore.server.filing import OBJECT_BYTES, Filing, Place, Record, wrong_digest
 from lakeshore.server.serving import EVERYONE, Call, Serving
 from lakeshore.server.shelf import shelf_at
+from lakeshore.server.signing import Grant, Signer
+from lakeshore.states import State
 
 KEY_BYTES: Final = 1024
 _log = logging.getLogger("lakeshore.server")
@@ -61,53 +60,6 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _JSON_BYTES: Final = 256 * 1024
 _MEDIA: Final = frozenset({FILE, FOLDER})
 _TO_DISK: Final = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What a signed URL allows: one operation on one file, up to a size, until a time (Unix seconds)."""
-
-    place: Place
-    operation: str
-    limit: int
-    until: float
-
-
-class Signer:
-    """Makes and reads the one segment of a signed URL."""
-
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-
-    def sign(self, grant: Grant) -> str:
-        """Return the segment for a grant."""
-        place = grant.place
-        told = [place.ns, place.storage, place.key, grant.operation, grant.limit, grant.until]
-        body = json.dumps(told, separators=(",", ":")).encode()
-        return f"{_text(body)}.{_text(self._mac(body))}"
-
-    def read(self, signed: str, now: float) -> Grant:
-        """Return the grant of a segment.
-
-        Raises
-        ------
-        Refusal
-            When this server did not sign it, or its time is over.
-        """
-        body, dot, mac = signed.partition(".")
-        try:
-            data, given = _bytes(body), _bytes(mac)
-        except (binascii.Error, ValueError):
-            data, given = b"", b""
-        if not dot or not hmac.compare_digest(self._mac(data), given):
-            raise Refusal("forbidden", "this server did not sign the URL. Ask for one with presign.")
-        ns, storage, key, operation, limit, until = json.loads(data)
-        if now > until:
-            raise Refusal("forbidden", "the URL has expired. Ask for another with presign.")
-        return Grant(Place(ns, storage, key), operation, limit, until)
-
-    def _mac(self, body: bytes) -> bytes:
-        return hmac.digest(self._secret, b"lakeshore file url\0" + body, "sha256")
 
 
 def routes(serving: Serving) -> list[Route]:
@@ -187,10 +139,34 @@ class Storages:
         limit = check_whole(protocol.field(body, "sizeBytes", int, OBJECT_BYTES), "sizeBytes", 0)
         if limit > OBJECT_BYTES:
             raise Refusal("too_large", f"sizeBytes: {limit:,}, and a file may have {OBJECT_BYTES:,} bytes.")
+        claim = None
+        if operation == "put" and body.get("invocation_id") is not None:
+            claim = check_id(protocol.field(body, "invocation_id", str)), protocol.field(body, "fence", int)
+            worker: str | None = protocol.field(body, "worker_id", str, None)
+            await self._serving.read(self._check_claim, call.ns, claim, worker, call)
         signer, _ = await asyncio.to_thread(self._open)
         until = time.time() + seconds
-        signed = signer.sign(Grant(Place(call.ns, storage, key), operation, limit, until))
+        signed = signer.sign(Grant(Place(call.ns, storage, key), operation, limit, until, claim))
         return in_json({"url": f"{_origin(call.request)}/v1/files/{signed}", "expiresAt": until})
+
+    def _check_claim(
+        self, ns: str, claim: tuple[str, int], worker: str | None = None, call: Call | None = None
+    ) -> None:
+        """Raise `ClaimLost` unless the claim is current, and the caller's. Blocks."""
+        id, fence = claim
+        holder = self._serving.plane(ns).holder(id)
+        if (
+            holder is None
+            or holder.state != State.RUNNING
+            or holder.fence != fence
+            or worker not in (None, holder.worker_id)
+            or (call is not None and not self._serving.is_maker(call.token, holder.row, fence))
+        ):
+            now = "gone" if holder is None else f"{holder.state} at fence {holder.fence}"
+            raise ClaimLost(
+                f"put: invocation {id!r} is not held under fence {fence} by this caller (it is {now}), so "
+                "its file was not kept. Drop this result."
+            )
 
     async def answer(self, request: Request) -> Response:
         """Serve what a signed URL leads to."""
@@ -236,12 +212,14 @@ class Storages:
 
     async def _put(self, request: Request, filing: Filing, grant: Grant) -> Response:
         headers, place = request.headers, grant.place
+        may = self._may(grant)
+        await self._serving.read(may)
         digest = read_digest(headers.get("repr-digest"))
         media = headers.get("content-type", FILE).partition(";")[0].strip().lower()
         media = media if media in _MEDIA else FILE
         said = headers.get("content-range")
         if said is None:
-            return await self._whole(request, filing, grant, digest, media)
+            return await self._whole(request, filing, grant, digest, media, may)
         part, total = read_content_range(said)
         if total > grant.limit:
             raise _too_large(grant.limit)
@@ -257,18 +235,30 @@ class Storages:
                     raise ValueError(f"body: has {got:,} bytes, and the part {size:,}. Send the part again.")
                 await asyncio.to_thread(_closed, file)
                 await asyncio.to_thread(filing.add, place, path, part[0], size, total, digest)
-        record = await asyncio.to_thread(filing.known, place, total, digest, media)
+        record = await asyncio.to_thread(filing.known, place, total, digest, media, may)
         if record is not None:  # a part whose first answer was lost is one, too
             return _stored(place, record)
         have = await asyncio.to_thread(filing.so_far, place, total, digest)
         if have < total:
             told = {"Range": f"bytes=0-{have - 1}"} if have else {}
             return in_json({"receivedBytes": have, "totalBytes": total}, 202, told)
-        record = await asyncio.to_thread(filing.finish, place, total, digest, media)
+        record = await asyncio.to_thread(filing.finish, place, total, digest, media, may)
         return _stored(place, record)
 
+    def _may(self, grant: Grant) -> Callable[[], None]:
+        """Return what raises `ClaimLost` once the claim under which a URL was given is lost."""
+        if grant.claim is None:
+            return _always
+        return functools.partial(self._check_claim, grant.place.ns, grant.claim)
+
     async def _whole(
-        self, request: Request, filing: Filing, grant: Grant, digest: str | None, media: str
+        self,
+        request: Request,
+        filing: Filing,
+        grant: Grant,
+        digest: str | None,
+        media: str,
+        may: Callable[[], None],
     ) -> Response:
         said = request.headers.get("content-length", "")
         if said.isdigit() and int(said[:20]) > grant.limit:
@@ -278,7 +268,7 @@ class Storages:
             await asyncio.to_thread(_closed, file)
             if digest is not None and digest != found:
                 raise Refusal("bad_digest", wrong_digest(found, digest))
-            record = await asyncio.to_thread(filing.publish, grant.place, path, size, found, media)
+            record = await asyncio.to_thread(filing.publish, grant.place, path, size, found, media, may)
         return _stored(grant.place, record)
 
     async def _receive(self, request: Request, file: IO[bytes], limit: int) -> tuple[int, str]:
@@ -311,6 +301,10 @@ class Storages:
                 "timeout", f"the body came too slowly: {size:,} bytes. Send it again, in smaller parts."
             ) from None
         return size, hashed.hexdigest()
+
+
+def _always() -> None:
+    """Allow it."""
 
 
 def check_key(key: str) -> str:
@@ -401,11 +395,3 @@ async def _in_threads(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
         if close is not None:
             with contextlib.suppress(ValueError):  # a thread reads on; it ends with its part
                 close()
-
-
-def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

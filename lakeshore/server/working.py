@@ -139,10 +139,7 @@ class Working:
         return holder.worker_id or "-", holder.fence, holder.row
 
     def _is_maker(self, call: Call, row: int, fence: int) -> bool:
-        token = call.token
-        if token is None or token.role == "admin":
-            return True
-        return self._serving.notes.claimer(row, fence) == token.digest
+        return self._serving.is_maker(call.token, row, fence)
 
     async def heartbeat(self, call: Call) -> dict[str, Any]:
         """Extend a lease."""

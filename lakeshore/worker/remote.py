@@ -109,11 +109,11 @@ class Remote:
 
     # -- files
 
-    def publish(self, inv_id: str, root: Path, keys: Iterable[str]) -> None:
-        """Store what a job wrote, where the control plane keeps files."""
+    def publish(self, inv_id: str, fence: int, root: Path, keys: Iterable[str]) -> None:
+        """Store what a job wrote under a claim, where the control plane keeps files."""
         wanted = list(keys)
         if wanted and self._channel().keeps_files:
-            files.publish(self._channel(), inv_id, root, wanted)
+            files.publish(self._channel(), inv_id, fence, root, wanted)
 
     def fetch(self, full: str, path: Path) -> bool:
         """Bring a key that another worker wrote to its place here; False where there is none."""

@@ -20,7 +20,7 @@ from lakeshore.planes.store_tokens import Tokens
 from lakeshore.server import Options, create_app, storages
 from lakeshore.server.answers import Refusal
 from lakeshore.server.run import background
-from lakeshore.server.storages import Grant, Signer
+from lakeshore.server.signing import Grant, Signer
 
 DATA = os.urandom(300_000)
 put, get, post, head = (
