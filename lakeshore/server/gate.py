@@ -24,6 +24,11 @@ from lakeshore.server.serving import Serving
 _log = logging.getLogger("lakeshore.server")
 access = logging.getLogger("lakeshore.server.access")
 _TOKEN: Final = re.compile(f"{PREFIX}[A-Za-z0-9_%-]*")
+_HOST: Final = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]{2,45}(?:%(?:25)?[A-Za-z0-9_-]{1,32})?)\]|(?P<name>[A-Za-z0-9._-]{1,255}))"
+    r"(?::[0-9]{1,5})?"
+)
+"""What a Host header may be: an IPv6 address in brackets, another address or a name, and perhaps a port."""
 _OWN_PAGES: Final = (b"cross-origin-resource-policy", b"same-origin")
 """No page of another site may have what is answered, not even as an image."""
 _UNMATCHED: Final = "unmatched"
@@ -98,17 +103,19 @@ class Gate:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
+        found = _HOST.fullmatch(host)
+        if found is None:
             return False
+        name = (found["six"] or found["name"]).lower()
         if name in self._names or name.endswith(".localhost"):
             return True
+        address, zone, _ = name.partition("%")
         try:
-            ipaddress.ip_address(name.partition("%")[0])
+            known = ipaddress.ip_address(address)
         except ValueError:
             return False
-        return True  # an address: no name of another's can stand behind it
+        # an address: no name of another's can stand behind it
+        return bool(found["six"]) == (known.version == 6) and (not zone or known.is_link_local)
 
     def _note(self, scope: Scope, status: int, sent: int, seconds: float) -> None:
         route = scope.get("lakeshore.route", _UNMATCHED)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import re
 import signal
 import socket
 import threading
@@ -31,6 +32,8 @@ except ImportError:  # no such limits here
 _KEEP_ALIVE: Final = 75
 """Seconds for which an idle connection is kept: longer than proxies keep theirs (60)."""
 _BACKLOG: Final = 2048
+_ACCEPTED: Final = 32
+"""The most connections taken in one go: room is made between two goes, before the files run out."""
 _FILES: Final = 65536
 _RESERVED: Final = 200
 """Files that are left for the store, its bells and the storage."""
@@ -108,7 +111,8 @@ class Protocol(HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked here: between two requests, or before the first."""
-        return self._between and (self.cycle is None or self.cycle.response_complete)
+        closing = self.transport is None or self.transport.is_closing()
+        return not closing and self._between and (self.cycle is None or self.cycle.response_complete)
 
     def on_response_complete(self) -> None:
         """Note since when nothing is asked."""
@@ -135,9 +139,14 @@ class Protocol(HttpToolsProtocol):
             self.send_400_response(f"headers over the limit of {self._header_bytes} bytes")
 
     def on_headers_complete(self) -> None:
-        """Stop the clock, and start the request."""
+        """Stop the clock, and start the request; a target that names a host goes before the Host header."""
         self._between = False
         self._on_time()
+        scheme, absolute, rest = self.url.partition(b"://")
+        if absolute and not scheme.startswith(b"/"):
+            host = re.split(rb"[/?#]", rest, maxsplit=1)[0]
+            self.headers[:] = [each for each in self.headers if each[0] != b"host"] + [(b"host", host)]
+            self.url = rest[len(host) :] if rest[len(host) :].startswith(b"/") else b"/" + rest[len(host) :]
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -215,6 +224,8 @@ class Server(uvicorn.Server):
         """Start, then say so."""
         _allow_files()
         await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(_BACKLOG)  # the loop had it wait for as few as it takes in one go
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -250,7 +261,7 @@ def server_of(
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
-        backlog=_BACKLOG,
+        backlog=_ACCEPTED,
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
     )

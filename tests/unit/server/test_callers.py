@@ -176,6 +176,34 @@ def test_an_open_request_ends_with_its_token(guarded):
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
+def test_pages_of_other_sites_are_refused_by_every_method(shared, method):
+    assert shared.ask(method, "/healthz", host="evil.example").status_code == 400
+    assert shared.ask(method, "/healthz", origin="null").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("target", "hosts", "status"),
+    [
+        ("/healthz", ["localhost", "evil.example"], 400),
+        ("/healthz", ["localhost", "localhost"], 400),
+        ("/healthz", [], 400),
+        ("http://evil.example/healthz", ["localhost"], 400),
+        ("http://evil.example", ["localhost"], 400),
+        ("http://localhost@evil.example/healthz", ["localhost"], 400),
+        ("http://localhost/healthz", ["localhost"], 200),
+        ("http://localhost/healthz", ["evil.example"], 200),
+        ("http://localhost?x", ["localhost"], 200),
+        ("//evil.example/healthz", ["localhost"], 404),
+        ("/a://b", ["localhost"], 404),
+    ],
+)
+def test_the_target_and_one_host_header_say_whom_a_request_is_for(shared, target, hosts, status):
+    with shared.line() as line:
+        told = "".join(f"Host: {host}\r\n" for host in hosts)
+        line.sendall(f"GET {target} HTTP/1.1\r\n{told}Connection: close\r\n\r\n".encode())
+        assert line.recv(100).split()[1] == str(status).encode()
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -183,13 +211,28 @@ def test_an_open_request_ends_with_its_token(guarded):
         ({"host": "evil.example:8080"}, 400),
         ({"host": "127.0.0.1.evil.example"}, 400),
         ({"host": ""}, 400),
+        ({"host": "127.0.0.1#evil.example"}, 400),
+        ({"host": "127.0.0.1/evil.example"}, 400),
+        ({"host": "127.0.0.1?evil.example"}, 400),
+        ({"host": "127.0.0.1\\evil.example"}, 400),
+        ({"host": "evil.example@127.0.0.1"}, 400),
+        ({"host": "127.0.0.1:8080@evil.example"}, 400),
+        ({"host": "127.0.0.1, evil.example"}, 400),
+        ({"host": "127.0.0.1:port"}, 400),
+        ({"host": "127.0.0.1:123456"}, 400),
+        ({"host": "2130706433"}, 400),
+        ({"host": "localhost."}, 400),
+        ({"host": "[127.0.0.1]"}, 400),
+        ({"host": "[::1"}, 400),
+        ({"host": "[::1%25evil.example]"}, 400),
+        ({"host": "[fe80::1%evil.example]"}, 400),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"origin": "http://127.0.0.1:1"}, 403),
     ],
 )
-def test_pages_of_other_sites_are_refused(shared, method, headers, status):
-    assert shared.ask(method, "/healthz", **headers).status_code == status
+def test_pages_of_other_sites_are_refused(shared, headers, status):
+    assert shared.get("/healthz", **headers).status_code == status
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
@@ -207,7 +250,9 @@ def test_a_page_of_another_site_cannot_ask_without_an_origin(shared, site):
         assert (answer.status_code, answer.headers["cross-origin-resource-policy"]) == (200, "same-origin")
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "a.localhost", "cp.example"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "[fe80::1%25eth0]:80", "a.localhost", "cp.example"]
+)
 def test_its_own_names_are_answered(serve, host):
     served = serve(hosts=("cp.example",))
     assert served.get("/healthz", host=host).status_code == 200

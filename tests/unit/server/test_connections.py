@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import subprocess
+import sys
 import time
+import urllib.request
+
+import pytest
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -36,3 +43,30 @@ def test_a_connection_at_work_is_kept(serve):
             assert b" 200 " in line.recv(4096)
         served.plane.submit("gpu", b"e", id="a")
         assert b" 200 " in waiting.recv(4096)
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from lakeshore.cli import main
+sys.argv = ["lakeshore", "serve", "--port", "0", "--no-auth", "--log", "off"]
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_more_connections_than_files_lock_nobody_out(tmp_path):
+    env = {**os.environ, "LAKESHORE_HOME": str(tmp_path)}
+    said = (tmp_path / "said").open("w+")
+    server = subprocess.Popen([sys.executable, "-c", LIMITED], env=env, stdout=subprocess.PIPE, stderr=said)
+    with said, server, contextlib.ExitStack() as lines:
+        assert server.stdout is not None
+        lines.callback(server.terminate)
+        url = next(line for line in server.stdout if b"export" in line).split(b"=")[1].decode().strip()
+        for _ in range(400):
+            line = lines.enter_context(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))))
+            line.sendall(REQUEST)
+        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as answer:
+            assert answer.status == 200
+        said.seek(0)
+        assert said.read() == ""
