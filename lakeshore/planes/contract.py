@@ -23,6 +23,8 @@ KINDS: tuple[str, ...] = ("fifo", "priority", "filo", "boltzmann")
 POISON_LOSSES = 3
 """A job whose worker died this often is not run again."""
 _ID = re.compile("[A-Za-z0-9_-]{1,128}")
+LONGEST_SPAN = 10 * 366 * 86400
+"""The most seconds of a delay or a lease."""
 SIBLINGS = (".log", ".progress")
 """Suffixes of the journals that belong to an invocation beside its own."""
 
@@ -379,6 +381,14 @@ def check_number(value: object, what: str, *, minimum: float = -math.inf) -> flo
     return number
 
 
+def check_span(value: object, what: str) -> float:
+    """Return a delay or a lease: from 0 to ten years, beyond which no calendar tells; or raise `ValueError`."""
+    seconds = check_number(value, what, minimum=0)
+    if seconds > LONGEST_SPAN:
+        raise ValueError(f"{what}: wants at most {LONGEST_SPAN:,} seconds (ten years), got {seconds:.4g}")
+    return seconds
+
+
 def check_spec(spec: ClaimSpec) -> ClaimSpec:
     """Return a claim that a plane can make, or raise `ValueError`."""
     if not isinstance(spec, ClaimSpec):
@@ -387,5 +397,5 @@ def check_spec(spec: ClaimSpec) -> ClaimSpec:
     if spec.kind not in KINDS:
         raise ValueError(f"kind {spec.kind!r}: wants one of {', '.join(KINDS)}")
     check_number(spec.temperature, "temperature", minimum=0)
-    check_number(spec.lease, "lease", minimum=0)
+    check_span(spec.lease, "lease")
     return spec

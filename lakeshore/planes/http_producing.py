@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lakeshore.errors import InvocationCancelled, InvocationFailed, UnknownInvocation, WaitTimeout
 from lakeshore.planes import protocol
-from lakeshore.planes.contract import Submission, check_id, check_name, check_number
+from lakeshore.planes.contract import Submission, check_id, check_name, check_number, check_span
 from lakeshore.planes.engine import check_bytes, check_state, check_whole
 from lakeshore.planes.http_asking import Asking, pause
 from lakeshore.planes.http_steps import Ask, Steps
@@ -238,5 +238,5 @@ def _checked(item: Submission) -> Submission:
         key=None if item.key is None else check_name(item.key, "key"),
         priority=check_number(item.priority, "priority"),
         parent=None if item.parent is None else check_id(item.parent, "parent"),
-        delay=check_number(item.delay, "delay", minimum=0),
+        delay=check_span(item.delay, "delay"),
     )

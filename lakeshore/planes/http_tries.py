@@ -28,6 +28,8 @@ BINARY: Final = frozenset(
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _SNIPPET: Final = 300
+_LOOKED_AT: Final = 64 * 1024
+"""As much of a body is looked at for its beginning."""
 HOLD_MARGIN: Final = 10.0
 """Seconds that a held answer may take beyond its hold."""
 _ACCEPT: Final = MSGPACK
@@ -360,7 +362,10 @@ class Tries:
 
     def snippet(self, body: bytes) -> str:
         """Return the beginning of a body as one line, without any secret."""
-        text = self._line_of(body.decode("utf-8", "replace"))
+        text = body[:_LOOKED_AT].decode("utf-8", "replace")
+        if len(body) > _LOOKED_AT:  # what may be half a token goes, too
+            text = self.secret.scrub(text)[: -_LOOKED_AT // 2]
+        text = self._line_of(text)
         return text if len(text) <= _SNIPPET else f"{text[:_SNIPPET]}..."
 
     def _line_of(self, text: str) -> str:

@@ -15,7 +15,15 @@ from typing import Any
 
 from lakeshore.errors import DispatchError
 from lakeshore.planes import protocol
-from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name, check_number, check_spec
+from lakeshore.planes.contract import (
+    Claimed,
+    ClaimSpec,
+    check_id,
+    check_name,
+    check_number,
+    check_span,
+    check_spec,
+)
 from lakeshore.planes.engine import check_bytes, check_whole
 from lakeshore.planes.http_asking import pause
 from lakeshore.planes.http_journals import Journalling, check_fence
@@ -144,7 +152,7 @@ class Working(Journalling):
         self, inv_id: str, worker_id: str, *, lease: float = 30.0, fence: int | None = None
     ) -> None:
         """Extend the lease to `lease` seconds from now; a server in the field gives leases of its own."""
-        lease = check_number(lease, "lease", minimum=0)
+        lease = check_span(lease, "lease")
         body = {**self._guard(inv_id, worker_id, fence), "lease": lease}
         if self._is_ours("heartbeat"):
             self._ask("heartbeat", protocol.HEARTBEAT, body)
@@ -178,7 +186,7 @@ class Working(Journalling):
         next: ClaimSpec | None = None,
     ) -> Claimed | None:
         """Give a running job back after a failure; see `Plane.nack`. The field retries without the delay."""
-        delay = check_number(delay, "delay", minimum=0)
+        delay = check_span(delay, "delay")
         if retry and frame is not None:
             raise ValueError("nack: frame is the final frame of a job; it goes with retry=False")
         if not isinstance(error, (str, dict)):

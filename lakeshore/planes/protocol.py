@@ -25,8 +25,8 @@ from lakeshore.errors import (
     UnknownInvocation,
     UnpackError,
 )
-from lakeshore.planes.contract import Claimed, ClaimSpec, Submission
-from lakeshore.planes.protocol_values import LONGEST, MOST_VALUES, SMALL_LIMIT, Counted, check_span
+from lakeshore.planes.contract import Claimed, ClaimSpec, Submission, check_span
+from lakeshore.planes.protocol_values import LONGEST, MOST_VALUES, SMALL_LIMIT, Counted
 from lakeshore.states import State
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What a body of the protocol may hold: so many values, since a byte can stand for 64, and spans so long."""
+"""What a body of the protocol may hold: so many values, since a byte can stand for 64."""
 
 from __future__ import annotations
 
@@ -10,17 +10,8 @@ SMALL_LIMIT: Final = 64 * 1024
 """What a control plane takes in the body of a call that carries no payload."""
 MOST_VALUES: Final = 4_000_000
 """The most values, and keys, of one body."""
-LONGEST_SPAN: Final = 10 * 366 * 86400
-"""The most seconds of a delay or a lease."""
 LONGEST: Final = 1_000_000
 """The most values of one array in it."""
-
-
-def check_span(seconds: float, name: str) -> float:
-    """Return a delay or a lease; raises `ValueError` for more than ten years, which no calendar tells."""
-    if seconds > LONGEST_SPAN:
-        raise ValueError(f"{name}: wants at most {LONGEST_SPAN:,} seconds (ten years), got {seconds:.4g}")
-    return float(seconds)
 
 
 class Counted:

@@ -10,7 +10,15 @@ from typing import Any
 from lakeshore import wire
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import waiting
-from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name, check_number, check_spec
+from lakeshore.planes.contract import (
+    Claimed,
+    ClaimSpec,
+    check_id,
+    check_name,
+    check_number,
+    check_span,
+    check_spec,
+)
 from lakeshore.planes.engine import Engine, Transaction, check_whole
 from lakeshore.version import __version__
 
@@ -244,7 +252,7 @@ class Claims(Engine):
         self, inv_id: str, worker_id: str, *, lease: float = 30.0, fence: int | None = None
     ) -> None:
         """Extend the lease to `lease` seconds from now; see `Plane.heartbeat`."""
-        lease = check_number(lease, "lease", minimum=0)
+        lease = check_span(lease, "lease")
         params = self._guard(inv_id, worker_id, fence)
         params.update(boot=self._lease_epoch())
 

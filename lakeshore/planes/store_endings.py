@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakeshore.planes.contract import Claimed, ClaimSpec, check_number, check_spec
+from lakeshore.planes.contract import Claimed, ClaimSpec, check_span, check_spec
 from lakeshore.planes.engine import Transaction, check_bytes
 from lakeshore.planes.store_claims import Claims
 from lakeshore.planes.store_journals import Journals
@@ -53,7 +53,7 @@ class Endings(Claims, Journals):
         next: ClaimSpec | None = None,
     ) -> Claimed | None:
         """Give a running job back after a failure; see `Plane.nack`."""
-        delay = check_number(delay, "delay", minimum=0)
+        delay = check_span(delay, "delay")
         if retry and frame is not None:
             raise ValueError("nack: frame is the final frame of a job; it goes with retry=False")
         text, traceback = _error_text(error)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lakeshore.errors import DispatchError
-from lakeshore.planes.contract import Submission, check_id, check_name, check_number
+from lakeshore.planes.contract import Submission, check_id, check_name, check_number, check_span
 from lakeshore.planes.engine import Engine, Transaction, check_bytes
 
 INLINE_BYTES = 1024
@@ -52,7 +52,7 @@ class Producers(Engine):
         delay: float,
     ) -> dict[str, Any]:
         now = self._now()
-        delay = check_number(delay, "delay", minimum=0)
+        delay = check_span(delay, "delay")
         return {
             "ns": self._ns,
             "id": check_id(id),

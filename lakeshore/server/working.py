@@ -14,9 +14,8 @@ from starlette.routing import Route
 
 from lakeshore.errors import ClaimLost
 from lakeshore.planes import protocol
-from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name
+from lakeshore.planes.contract import Claimed, ClaimSpec, check_id, check_name, check_span
 from lakeshore.planes.protocol import field
-from lakeshore.planes.protocol_values import check_span
 from lakeshore.planes.store_within import Holder, Once, Presence, Within, check_journal, stem_of
 from lakeshore.server.answers import Refusal
 from lakeshore.server.producing import held

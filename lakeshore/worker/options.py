@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from lakeshore.planes.contract import check_number
+from lakeshore.planes.contract import check_number, check_span
 
 if TYPE_CHECKING:
     from lakeshore.worker.remote import Remote
@@ -133,7 +133,7 @@ class WorkerOptions:
         check_number(made.poll, "poll", minimum=0)
         check_number(made.backoff, "backoff", minimum=0)
         check_number(made.grace, "grace", minimum=0)
-        if check_number(made.lease, "lease", minimum=0) < 0.1:
+        if check_span(made.lease, "lease") < 0.1:
             raise ValueError(f"lease {made.lease!r}: wants 0.1 s or more")
         for name, value, least in (("retries", made.retries, 0), ("concurrency", made.concurrency, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

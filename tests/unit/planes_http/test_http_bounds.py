@@ -220,3 +220,14 @@ def test_a_stream_of_something_else_is_said(field: Field, connect: Connect) -> N
     field.script["stream"] = [answer]
     with pytest.raises(PlaneUnavailable, match="max_array_len"):
         list(connect(field).journal_read("a", timeout=2))
+
+
+def test_a_large_answer_that_is_none_is_shown_by_its_beginning(field: Field, connect: Connect) -> None:
+    secret = "lsk_not_to_be_seen_anywhere"
+    spaces = 64 * 1024 - len("<html>") - len(secret) // 2
+    page = b"<html>" + b" " * spaces + secret.encode() + b"\0" * 20_000
+    field.script["await"] = [lambda request: request.reply(200, page, {"content-type": "text/html"})]
+    with pytest.raises(PlaneUnavailable, match="text/html.*<html>") as told:
+        connect(field, token=secret).result("a", timeout=5)
+    assert "lsk_" not in str(told.value)
+    assert len(str(told.value)) < 1000
