@@ -190,7 +190,8 @@ class _Run:
         if keys is not None:
             given = set(keys)
             written = [full for full in written if given & {full, posixpath.relpath(full, run.prefix or ".")}]
-        remote.publish(self._claimed.id, self._claimed.fence, run.root, written)
+        claimed = self._claimed
+        remote.publish(claimed.id, claimed.fence, run.root, written, self._guard.stopping)
         self._published.update(written)
 
     def check(self, result: Any, yielded: list[str]) -> None:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from lakeshore import wire
-from lakeshore.errors import ClaimLost, DispatchError, PlaneUnavailable
+from lakeshore.errors import DispatchError
 from lakeshore.planes.contract import Plane
 from lakeshore.worker.guard import Guard
 from lakeshore.worker.keeper import Running
+from lakeshore.worker.outage import ridden_out
 
 GATHER: Final = 0.001
 """Seconds a frame may wait for company after the last commit."""
@@ -88,7 +89,7 @@ class Flusher:
 
 
 class Writer:
-    """Appends frames to the journals of a claim, in order, through outages, as long as the lease may hold."""
+    """Appends frames to the journals of a claim, in order, through outages."""
 
     __slots__ = ("_job", "_plane")
 
@@ -101,7 +102,7 @@ class Writer:
         Raises
         ------
         ClaimLost
-            When the claim is no longer current, or its lease passed while the plane was away.
+            When the claim is no longer current, or the plane is away and the body was told to stop.
         """
         start = size = 0
         for index, frame in enumerate(frames):
@@ -113,26 +114,19 @@ class Writer:
             self._commit(frames[start:], suffix)
 
     def _commit(self, frames: Sequence[bytes], suffix: str) -> None:
-        job, id = self._job, self._job.claimed.id + suffix
-        pause = 0.05
-        while True:
-            try:
-                if len(frames) == 1:
-                    self._plane.journal_append(
-                        id, None, frames[0], worker_id=job.worker_id, fence=job.claimed.fence
-                    )
-                else:
-                    self._plane.journal_extend(id, frames, worker_id=job.worker_id, fence=job.claimed.fence)
-                return
-            except PlaneUnavailable as exc:
-                if time.monotonic() + pause > job.lease_until:
-                    raise ClaimLost(
-                        f"append: the plane was away until the lease of {id!r} passed ({exc}). "
-                        "Drop this result."
-                    ) from exc
-                _log.warning("append to %s waits: %s", id, exc)
-                time.sleep(pause)
-                pause = min(2.0, pause * 2)
+        job, plane, id = self._job, self._plane, self._job.claimed.id + suffix
+        guard: dict[str, Any] = {"worker_id": job.worker_id, "fence": job.claimed.fence}
+
+        def append() -> object:
+            if len(frames) == 1:
+                return plane.journal_append(id, None, frames[0], **guard)
+            return plane.journal_extend(id, frames, **guard)
+
+        ridden_out(append, f"append to {id}", self._gives_up)
+
+    def _gives_up(self) -> str | None:
+        reason = self._job.door.reason
+        return None if reason in (None, "timeout") else "the body was told to stop"
 
 
 class Journals:

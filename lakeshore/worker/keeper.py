@@ -37,6 +37,8 @@ class Running:
         Stops the body.
     lease_until : float
         `time.monotonic` moment until which the lease is known to hold.
+    lapsed : bool
+        The log has it that the lease lapsed while the plane was away.
     gone : bool
         The claim was given back over the body's head; its ending is to be dropped.
     """
@@ -47,6 +49,7 @@ class Running:
         "deadline",
         "door",
         "gone",
+        "lapsed",
         "lease_until",
         "look_at",
         "started",
@@ -67,7 +70,7 @@ class Running:
         self.deadline = None if timeout is None else now + timeout
         self.stopped_at = 0.0
         self.told_at = 0.0
-        self.gone = False
+        self.gone = self.lapsed = False
 
 
 class Keeper:
@@ -89,7 +92,10 @@ class Keeper:
         drain: Callable[[], float | None],
         stuck: Callable[[], object] | None = None,
     ) -> None:
-        self._plane, self._lease, self._drain, self._stuck = plane, lease, drain, stuck
+        # a call that rides an outage out by itself would keep this thread from all else for as long
+        quick = getattr(plane, "with_timeout", None)
+        self._plane: Plane = plane if quick is None else quick(max(2.0, lease / 3))
+        self._lease, self._drain, self._stuck = lease, drain, stuck
         self._tick = min(LOOK, lease / 6)
         self._jobs: set[Running] = set()
         self._lock = threading.Lock()
@@ -130,7 +136,7 @@ class Keeper:
             self._wake.wait(pause)
             self._wake.clear()
             pause = self._tick
-            left = self._time_left()
+            left = self.time_left()
             with self._lock:
                 jobs = list(self._jobs)
             for job in jobs:
@@ -139,7 +145,8 @@ class Keeper:
                 except Exception:  # noqa: BLE001 - a fault here must not end all heartbeats
                     _log.exception("keeping %s failed", job.claimed.id)
 
-    def _time_left(self) -> float | None:
+    def time_left(self) -> float | None:
+        """Return the seconds that running bodies have, minus infinity for none; None while all goes on."""
         try:
             return self._drain()
         except Exception:  # noqa: BLE001 - a caller's `stop` that raises does so in the loop, which ends by it
@@ -172,9 +179,16 @@ class Keeper:
         except DispatchError as exc:
             if now < job.lease_until:
                 _log.warning("heartbeat of %s waits: %s", job.claimed.id, exc)
+            elif not job.lapsed:
+                job.lapsed = True
+                _log.warning(
+                    "the lease of %s has lapsed, for the plane is away: the body goes on, and keeps its "
+                    "claim unless another worker is first when the plane is back",
+                    job.claimed.id,
+                )
             job.beat_at = now + max(0.05, min(2.0, self._lease / 10))
         else:
-            job.lease_until = now + self._lease
+            job.lease_until, job.lapsed = now + self._lease, False
             job.beat_at = now + self._lease / 3
             job.look_at = now + LOOK
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +14,7 @@ from lakeshore.codebase.mount import Mount, Turns, at, read_stamp
 from lakeshore.codebase.shipping import STORAGE
 from lakeshore.codebase.unpack import ArchiveRefused
 from lakeshore.planes import files
+from lakeshore.worker.outage import ridden_out
 
 
 class Remote:
@@ -98,7 +99,10 @@ class Remote:
                 storage, key = STORAGE, f"{digest.removeprefix('sha256:')}.tar.gz"
 
             def fetch(into: BinaryIO) -> None:
-                if self._channel().get_file(storage, key, into) is None:
+                found = ridden_out(
+                    lambda: self._channel().get_file(storage, key, into), "the job's code", _patient
+                )
+                if found is None:
                     raise ArchiveRefused(
                         f"the job's code ({digest}) is not stored at the control plane. Submit the job again."
                     )
@@ -109,13 +113,35 @@ class Remote:
 
     # -- files
 
-    def publish(self, inv_id: str, fence: int, root: Path, keys: Iterable[str]) -> None:
-        """Store what a job wrote under a claim, where the control plane keeps files."""
+    def publish(
+        self, inv_id: str, fence: int, root: Path, keys: Iterable[str], stopping: Callable[[], bool]
+    ) -> None:
+        """Store what a job wrote under a claim, where the control plane keeps files; waits while it is away.
+
+        Raises
+        ------
+        ClaimLost
+            When the claim is lost, or the control plane is away and the body is `stopping`.
+        """
         wanted = list(keys)
-        if wanted and self._channel().keeps_files:
-            files.publish(self._channel(), inv_id, fence, root, wanted)
+
+        def store() -> None:
+            if self._channel().keeps_files:
+                files.publish(self._channel(), inv_id, fence, root, wanted)
+
+        if wanted:
+            told = "the body was told to stop"
+            ridden_out(store, f"storing the files of {inv_id}", lambda: told if stopping() else None)
 
     def fetch(self, full: str, path: Path) -> bool:
         """Bring a key that another worker wrote to its place here; False where there is none."""
         channel = self._channel()
-        return channel.keeps_files and files.fetch(channel, files.FILES, full, path)
+        return ridden_out(
+            lambda: channel.keeps_files and files.fetch(channel, files.FILES, full, path),
+            f"reading the key {full!r}",
+            _patient,
+        )
+
+
+def _patient() -> None:
+    """Wait on: a body that is to stop is stopped in its wait."""

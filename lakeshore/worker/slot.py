@@ -14,6 +14,7 @@ from lakeshore.worker import forks
 from lakeshore.worker.endings import Ending, Options, earlier, ending, read
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.options import Event
+from lakeshore.worker.outage import ridden_out
 from lakeshore.worker.outcomes import Failed, Outcome, Stopped, failed
 
 if TYPE_CHECKING:
@@ -170,9 +171,10 @@ class Slot:
         end, name = self._outcome(claimed)
         following: Claimed | None = None
         try:
-            following = self._deliver(end, claimed, began)
+            following = self._deliver(end, claimed)
         except ClaimLost as exc:
-            _log.debug("dropped the result of %s: %s", claimed.id, exc)
+            told = "the result" if end.verb == "ack" else "how it failed"
+            _log.warning("job %s (attempt %d): %s is dropped: %s", claimed.id, claimed.attempt, told, exc)
             end = Ending("drop")
         if worker.chosen.on_event is not None:
             seconds = time.monotonic() - began
@@ -222,21 +224,24 @@ class Slot:
     def _earlier(self, claimed: Claimed, *, log: bool) -> tuple[int, Failed | None]:
         """Count the losses of earlier attempts and begin the log with how the last one ended."""
         plane = self.worker.plane
-        try:
-            before = earlier(plane, claimed)
-            if before.told and log and before.refusal is None:
-                plane.journal_extend(
-                    f"{claimed.id}.log",
-                    wire.value_frames({"stream": "stderr", "text": f"[lakeshore: {before.told}]\n"}),
-                    worker_id=self.worker_id,
-                    fence=claimed.fence,
-                )
-        except PlaneUnavailable as exc:
-            raise ClaimLost(f"the plane went away before {claimed.id!r} began ({exc})") from exc
+        before = ridden_out(lambda: earlier(plane, claimed), f"the start of {claimed.id}", self._gives_up)
+        if before.told and log and before.refusal is None:
+            told = wire.value_frames({"stream": "stderr", "text": f"[lakeshore: {before.told}]\n"})
+            ridden_out(
+                lambda: plane.journal_extend(
+                    f"{claimed.id}.log", told, worker_id=self.worker_id, fence=claimed.fence
+                ),
+                f"the start of {claimed.id}",
+                self._gives_up,
+            )
         return before.losses, before.refusal
 
-    def _deliver(self, end: Ending, claimed: Claimed, began: float) -> Claimed | None:
-        """Make the ending; while the plane is away, again and again until the lease has passed."""
+    def _gives_up(self) -> str | None:
+        left = self.worker.keeper.time_left()
+        return None if left is None or left > 0 else "this worker is to stop"
+
+    def _deliver(self, end: Ending, claimed: Claimed) -> Claimed | None:
+        """Make the ending; while the plane is away, again and again."""
         worker = self.worker
         job, self.running = self.running, None
         if end.verb == "drop" or (job is not None and job.gone):
@@ -248,19 +253,11 @@ class Slot:
             end.apply(worker.plane, claimed, self.worker_id, None)
             raise
         forks.stay(self._home)
-        pause = 0.05
-        while True:
-            try:
-                return end.apply(worker.plane, claimed, self.worker_id, spec)
-            except PlaneUnavailable as exc:
-                until = job.lease_until if job is not None else began + worker.chosen.lease
-                if time.monotonic() + pause > until:
-                    raise ClaimLost(
-                        f"the plane was away until the lease of {claimed.id!r} passed. Drop this result."
-                    ) from exc
-                _log.warning("the ending of %s waits: %s", claimed.id, exc)
-                time.sleep(pause)
-                pause = min(2.0, pause * 2)
+        return ridden_out(
+            lambda: end.apply(worker.plane, claimed, self.worker_id, spec),
+            f"the ending of {claimed.id}",
+            self._gives_up,
+        )
 
     def watch(self, job: Running) -> None:
         """Note the running claim and have the keeper keep it alive."""

@@ -106,10 +106,20 @@ def test_an_outage_is_ridden_out_without_loss_or_double(plane, flusher):
     assert bodies(plane, "j") == list(range(10))
 
 
-def test_an_outage_past_the_lease_loses_the_claim(plane, flusher):
+def test_an_outage_past_the_lease_loses_nothing_that_nobody_took(plane, flusher):
     journals = Journals(plane, running(plane, 0), flusher)
+    plane.away = 5
+    journals.values(wire.value_frames(1))
+    assert bodies(plane, "j") == [1]
+
+
+@pytest.mark.parametrize("reason", ["release", "lost", "cancelled"])
+def test_an_outage_ends_for_a_body_that_is_to_stop(plane, flusher, reason):
+    job = running(plane, 30)
+    journals = Journals(plane, job, flusher)
     plane.away = 10**6
-    with pytest.raises(ClaimLost, match="Drop this result"):
+    job.door.reason = reason
+    with pytest.raises(ClaimLost, match="the plane is away, and the body was told to stop"):
         journals.values(wire.value_frames(1))
 
 

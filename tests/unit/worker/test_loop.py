@@ -442,17 +442,43 @@ def test_an_absent_plane_is_waited_for_and_the_result_delivered():
     assert [event.kind for event in events][:2] == ["plane_away", "plane_back"]
 
 
-def test_past_the_lease_the_result_is_dropped_and_the_worker_goes_on():
+def test_past_the_lease_the_result_still_waits_for_the_plane():
+    plane = Flaky()
+    q = SyncQueue("gpu", dispatch=plane)
+    plane.away = {"ack": 10**6, "heartbeat": 10**6}
+    inv = q.submit(thunk(lambda: 5))
+    with WorkerThread(q, lease=0.3):
+        wait_until(lambda: plane.away["ack"] < 10**6)
+        time.sleep(0.5)
+        plane.away = {}
+        assert q.result(inv, timeout=10) == 5
+    assert plane.get(inv)["attempt"] == 1
+
+
+def test_a_result_that_another_worker_was_first_with_is_dropped_with_a_word(caplog):
     plane = Flaky()
     q = SyncQueue("gpu", dispatch=plane)
     plane.away = {"ack": 10**6, "heartbeat": 10**6}
     events = []
     inv = q.submit(thunk(lambda: 5))
     with WorkerThread(q, lease=0.3, on_event=events.append):
-        wait_until(lambda: any(event.ending == "lost" for event in events))
+        wait_until(lambda: plane.away["ack"] < 10**6)
+        wait_until(lambda: (taken := plane.claim("gpu", "other")) and taken.id == inv)
         plane.away = {}
-        assert q.result(inv, timeout=10) == 5
-    assert plane.get(inv)["attempt"] >= 2
+        wait_until(lambda: any(event.ending == "lost" for event in events))
+    assert f"job {inv} (attempt 1): the result is dropped" in caplog.text
+    assert plane.get(inv)["worker_id"] == "other"
+
+
+def test_a_worker_that_is_to_stop_in_an_outage_says_what_it_drops(caplog):
+    plane = Flaky()
+    q = SyncQueue("gpu", dispatch=plane)
+    plane.away = {"ack": 10**6, "heartbeat": 10**6}
+    inv = q.submit(thunk(lambda: 5))
+    worker = WorkerThread(q, grace=0.2).start()
+    wait_until(lambda: plane.away["ack"] < 10**6)
+    assert worker.stop()
+    assert f"job {inv} (attempt 1): the result is dropped: the ending of {inv} was given up" in caplog.text
 
 
 # -- the rest
