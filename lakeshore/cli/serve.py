@@ -65,6 +65,9 @@ def serve(
         ),
     ] = None,
     max_streams: Annotated[int, typer.Option(min=1, help="Open streams a token.")] = 1000,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Open connections; one more closes the one idle longest.")
+    ] = 10_000,
     log: Annotated[
         str, typer.Option(metavar="FORM", help="Access log on stderr: text, json or off.")
     ] = "text",
@@ -114,6 +117,7 @@ def serve(
         body_limit=size(max_body, "--max-body"),
         field_lease=settings.duration(field_lease),
         streams=max_streams,
+        connections=max_connections,
         hosts=(host, *(allow_host or ())),
         storage=storage,
     )

@@ -382,7 +382,7 @@ def check_number(value: object, what: str, *, minimum: float = -math.inf) -> flo
 
 
 def check_span(value: object, what: str) -> float:
-    """Return a delay or a lease: from 0 to ten years, beyond which no calendar tells; or raise `ValueError`."""
+    """Return a delay or a lease of 0 to ten years, as calendars tell, or raise `ValueError`."""
     seconds = check_number(value, what, minimum=0)
     if seconds > LONGEST_SPAN:
         raise ValueError(f"{what}: wants at most {LONGEST_SPAN:,} seconds (ten years), got {seconds:.4g}")
