@@ -11,6 +11,7 @@ import typer
 from lakeshore.cli import JOB_FAILED, UNREACHABLE, USAGE, care, jobs
 from lakeshore.cli.conform import conformance
 from lakeshore.cli.demo import demo
+from lakeshore.cli.move import migrate
 from lakeshore.cli.serve import serve
 from lakeshore.cli.terminal import json_text, shown
 from lakeshore.cli.token import token_app
@@ -50,6 +51,7 @@ app.command()(serve)
 app.add_typer(token_app, name="token")
 app.command()(care.backup)
 app.command()(care.doctor)
+app.command()(migrate)
 app.command()(demo)
 app.command()(conformance)
 

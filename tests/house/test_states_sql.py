@@ -92,6 +92,7 @@ def test_a_row_is_born_queued_and_only_by_submit() -> None:
         for path in SQL
         for name, sql in statements(path).items()
         if re.search(r"\bINSERT\s+INTO\s+(?:\w+\.)?invocations?\b", sql, re.IGNORECASE)
+        and not path.name.startswith("moving_")  # a row that is moved to another store keeps its state
     ]
     assert born
     for name, sql in born:
