@@ -10,6 +10,7 @@ import typer
 
 from lakeshore.cli import JOB_FAILED, UNREACHABLE, USAGE, care, jobs
 from lakeshore.cli.conform import conformance
+from lakeshore.cli.db import db_app
 from lakeshore.cli.demo import demo
 from lakeshore.cli.move import migrate
 from lakeshore.cli.serve import serve
@@ -49,6 +50,7 @@ app.command("workers")(jobs.list_workers)
 app.add_typer(worker_app, name="worker")
 app.command()(serve)
 app.add_typer(token_app, name="token")
+app.add_typer(db_app, name="db")
 app.command()(care.backup)
 app.command()(care.doctor)
 app.command()(migrate)

@@ -1,7 +1,8 @@
 """Whether a database holds a plane, of which version, and how one is made or brought up to date.
 
-All is in the schema ``lakeshore``; nothing else in the database is looked at. Several processes may open it
-first at once: an advisory lock orders them, and each change is one transaction.
+All is in the schema ``lakeshore``; nothing else in the database is looked at. A plane makes the tables of an
+empty database, and never alters those of another version: that is `lakeshore db migrate`'s, by whoever may.
+Several processes may do either at once: an advisory lock orders them, and each change is one transaction.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ class Version:
     ----------
     found, newest : int
         The version of its tables, 0 for none, and the one that this lakeshore makes.
+    oldest : int
+        The oldest version whose lakeshore may use it.
     pending : tuple of Migration
         The steps between.
     """
 
     found: int
     newest: int
+    oldest: int
     pending: tuple[Migration, ...]
 
 
@@ -40,9 +44,9 @@ def version_of(tx: Connection, address: Address) -> Version:
     Raises
     ------
     PlaneUnavailable
-        When it cannot hold a plane, or holds one of a newer lakeshore.
+        When it cannot hold a plane, or holds one that only a newer lakeshore may use.
     """
-    there, encoding, standby = tx.rows("has_home", {})[0]
+    there, noted, encoding, standby = tx.rows("has_home", {})[0]
     if encoding != "UTF8":
         raise PlaneUnavailable(
             f"open: {address} is encoded in {encoding}, which cannot hold every name. Make one with "
@@ -50,27 +54,93 @@ def version_of(tx: Connection, address: Address) -> Version:
         )
     if standby:
         raise PlaneUnavailable(f"open: {address} is a standby, which takes no writes. Name the primary.")
-    found = int(tx.rows("version", {})[0][0] or 0) if there else 0
     newest = migrations.newest(_ENGINE)
-    if found > newest:
+    if not there:
+        return Version(0, newest, migrations.oldest(_ENGINE), ())
+    oldest = int(tx.rows("version", {})[0][0] or 1)
+    found = int((tx.rows("newest_step", {})[0][0] if noted else None) or oldest)
+    if oldest > newest:
         raise PlaneUnavailable(
-            f"open: {address} was made by a newer lakeshore (schema {found}, this one knows {newest}). "
-            "Upgrade: pip install -U jupyter-lakeshore."
+            f"open: {address} was made by a newer lakeshore (schema {found}, for those that know schema "
+            f"{oldest}; this one knows {newest}). Upgrade: pip install -U jupyter-lakeshore."
         )
-    return Version(found, newest, migrations.pending(_ENGINE, found) if found else ())
+    return Version(found, newest, oldest, migrations.pending(_ENGINE, found))
 
 
 def make(tx: Connection, address: Address) -> None:
-    """Make a plane, or bring an older one up to date; within a transaction of the caller's."""
+    """Make a plane in an empty database; within a transaction of the caller's.
+
+    Raises
+    ------
+    PlaneUnavailable
+        When there is one of an older version, which is left as it is.
+    """
     tx.rows("setting_up", {})
     version = version_of(tx, address)
+    if version.pending:
+        raise PlaneUnavailable(
+            f"open: {address} has the tables of schema {version.found}, this lakeshore needs "
+            f"{version.newest}. Run: lakeshore db migrate --plane {address.shown}. Servers of the version "
+            "before go on meanwhile."
+        )
     if version.found == 0:
         tx.rows("make_home", {})
         _run(tx, statements.load("postgres_schema.sql")["schema"])
-        tx.rows("set_version", {"n": version.newest})
-    for step in version.pending:
-        _run(tx, step.sql)
-        tx.rows("set_version", {"n": step.version})
+        tx.rows("set_version", {"n": version.oldest})
+        tx.rows("note_step", {"n": version.newest, "name": "made"})
+
+
+def take(tx: Connection, address: Address, step: Migration) -> bool:
+    """Take one step, as the tables' owner; within a transaction of the caller's. False: another took it.
+
+    Raises
+    ------
+    psycopg.errors.LockNotAvailable
+        When a table is in use for longer than a step may hold others up; nothing was changed.
+    """
+    tx.rows("be_quick", {})
+    tx.rows("setting_up", {})
+    version = version_of(tx, address)
+    if step not in version.pending:
+        return False
+    tx.rows("be_owner", {})
+    _run(tx, step.sql)
+    tx.rows("note_step", {"n": step.version, "name": step.name})
+    if step.oldest > version.oldest:
+        tx.rows("set_version", {"n": step.oldest})
+    return True
+
+
+def sql_for(version: Version, steps: tuple[Migration, ...]) -> str:
+    """Return as text what makes the tables of an empty database, or takes `steps` from an older version.
+
+    Each step is a transaction, to be run by the owner of the tables.
+    """
+    if version.found == 0:
+        made = [_said("make_home"), _said("schema"), _noted(version.oldest, version.newest, "made")]
+        return "\n".join(["BEGIN;", *made, "COMMIT;", ""])
+    lines, oldest = [], version.oldest
+    for step in steps:
+        oldest = max(oldest, step.oldest)
+        lines += [
+            f"-- {step.version}: {step.name.replace('_', ' ')}",
+            "BEGIN;",
+            _said("be_quick"),
+            _said("setting_up"),
+            postgres_statements.converted_schema(step.sql).decode().strip(),
+            _noted(oldest, step.version, step.name),
+            "COMMIT;\n",
+        ]
+    return "\n".join(lines)
+
+
+def _noted(oldest: int, version: int, name: str) -> str:
+    return _said("note_by_hand").format(oldest=oldest, version=version, name=name)
+
+
+def _said(name: str) -> str:
+    text = statements.load("postgres_schema.sql")[name]
+    return postgres_statements.converted_schema(text).decode().strip()
 
 
 def _run(tx: Connection, text: str) -> None:

@@ -152,5 +152,12 @@ def sql_from(version: int) -> str:
         newest = migrations.newest(_ENGINE)
         tail = f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {newest};\n"
         return f"{statements.load('sqlite.sql')['schema']}\n{tail}"
-    steps = migrations.pending(_ENGINE, version)
-    return "".join(f"-- {s.version}: {s.name}\n{s.sql}\nPRAGMA user_version = {s.version};\n" for s in steps)
+    return sql_of(migrations.pending(_ENGINE, version))
+
+
+def sql_of(steps: tuple[Migration, ...]) -> str:
+    """Return as text what takes these steps, in one transaction; empty for none."""
+    if not steps:
+        return ""
+    taken = "".join(f"-- {s.version}: {s.name}\n{s.sql}\nPRAGMA user_version = {s.version};\n" for s in steps)
+    return f"BEGIN IMMEDIATE;\n{taken}COMMIT;\n"
