@@ -12,26 +12,44 @@ import importlib.util
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 
 class Server:
-    """A PostgreSQL in a folder of its own, on a Unix socket there and on a free port of loopback."""
+    """A PostgreSQL in a folder of its own, on a Unix socket there.
 
-    def __init__(self, binaries: Path, *options: str) -> None:
+    Parameters
+    ----------
+    binaries : Path
+        Where its programs are.
+    *options : str
+        Settings, ``name=value``.
+    host : str, optional
+        An address of this machine to listen on as well; it then has a `port` there.
+    follows : Server, optional
+        The server of which it is to be a standby.
+    """
+
+    def __init__(self, binaries: Path, *options: str, host: str = "", follows: Server | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="lakeshore-pg-"))
-        self._binaries, self._options = binaries, options
+        self._binaries, self._options, self.host = binaries, options, host
+        self.port = free_port(host) if host else 5432
         self._as: list[str] = []
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             self._as = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
-        self._do("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        if follows is None:
+            self._do("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        else:
+            self._do("pg_basebackup", "-R", "-X", "stream", "-c", "fast", "-d", follows.dsn())
         self.start()
 
     def _do(self, program: str, *args: str) -> None:
@@ -46,15 +64,40 @@ class Server:
         assert done.returncode == 0, done.stderr.decode()
 
     def start(self) -> None:
-        options = ["listen_addresses=", f"unix_socket_directories={self.folder}", *self._options]
+        options = [
+            f"listen_addresses={self.host}",
+            f"port={self.port}",
+            f"unix_socket_directories={self.folder}",
+            *self._options,
+        ]
         flags = " ".join(f"-c {option}" for option in options)
         self._do("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", flags, "start")
 
     def stop(self, how: str = "immediate") -> None:
         self._do("pg_ctl", "-w", "-m", how, "stop")
 
+    def promote(self) -> None:
+        """Have a standby take over."""
+        self._do("pg_ctl", "-w", "promote")
+
     def dsn(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@/{database}?host={self.folder}"
+        return f"postgresql://postgres@/{database}?host={self.folder}&port={self.port}"
+
+    def tcp(self, database: str = "postgres") -> str:
+        """Return the address by `host`."""
+        return f"postgresql://postgres@{self.host}:{self.port}/{database}"
+
+    def pids(self, database: str = "postgres") -> list[int]:
+        """Return the processes that serve clients of `database`."""
+        import psycopg
+
+        with psycopg.connect(self.dsn(), autocommit=True) as raw:
+            rows = raw.execute(
+                "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname = %s "
+                "AND pid <> pg_backend_pid()",
+                [database],
+            ).fetchall()
+        return [pid for (pid,) in rows]
 
     def fresh(self) -> str:
         """Make a database, and return its address."""
@@ -97,6 +140,24 @@ def _of_wheel(package: Path) -> Path | None:
     if libraries.exists():
         shutil.copytree(libraries, copy / libraries.name)
     return copy / package.name / "pginstall" / "bin"
+
+
+def free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@contextlib.contextmanager
+def own(*options: str, host: str = "", follows: Server | None = None) -> Iterator[Server]:
+    """Run a server of the test's own, to be stopped and killed; it syncs as a real one does."""
+    shared()  # skips where there can be none
+    at = binaries()
+    assert at is not None
+    made = Server(at, *options, host=host, follows=follows)
+    try:
+        yield made
+    finally:
+        made.remove()
 
 
 @functools.cache

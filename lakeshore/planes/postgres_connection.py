@@ -41,8 +41,8 @@ _AWAY = frozenset(
 )
 """What ends a transaction for no fault of its own, so that it runs again; also all of the class 08."""
 SILENCE = 60.0
-"""A server that has not gone on amid a statement for so long is given up, seconds: it is stopped, or what lies
-between is, and still takes what it is sent. Longer than a lock is waited for."""
+"""A server that has not gone on amid a statement for so long is given up, seconds: it is stopped, or what
+lies between is, and still takes what it is sent. Longer than a lock is waited for."""
 
 
 class Session(psycopg.Connection[Any]):

@@ -54,6 +54,7 @@ _SESSION = " ".join(
         "search_path": "pg_catalog",
         "extra_float_digits": "1",
         "array_nulls": "on",
+        "standard_conforming_strings": "on",  # off, psycopg spoils the bytes that an array holds
     }.items()
 )
 _DRIFT = 0.001

@@ -18,6 +18,7 @@ SET LOCAL idle_in_transaction_session_timeout = '60s';
 SET LOCAL search_path = pg_catalog;
 SET LOCAL extra_float_digits = 1;
 SET LOCAL array_nulls = on;
+SET LOCAL standard_conforming_strings = on;
 SET LOCAL enable_seqscan = off;
 SET LOCAL enable_bitmapscan = off;
 SET LOCAL jit = off;
