@@ -43,11 +43,12 @@ class Transaction(ABC):
         """Run the INSERT `name` for each, in order; returns what `added` would for each."""
         return [self.added(name, each) for each in params]
 
-    def take(self, params: dict[str, Any], n: int) -> list[tuple[Any, ...]] | None:
-        """Claim up to `n` ready rows, oldest of the highest priority first, by one statement.
+    def take(self, params: dict[str, Any], n: int, *, newest: bool = False) -> list[tuple[Any, ...]] | None:
+        """Claim up to `n` ready rows of the highest priority by one statement, oldest or `newest` first.
 
         Returns them as ``claimed`` does, each after its number; None when a delayed row or a lapsed lease is
-        due as well, so that they are to be chosen one by one. Called where `takes`.
+        due as well, so that they are to be chosen one by one. Newest first it may return fewer than there
+        are. Called where `takes`.
         """
         raise NotImplementedError
 
@@ -77,6 +78,14 @@ class Engine(ABC):
     @abstractmethod
     def _read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` over short reads; each statement sees what was committed when it began."""
+
+    def _alone(self, name: str, params: dict[str, Any], *topics: str) -> list[tuple[Any, ...]] | None:
+        """Run one writing statement as a transaction of its own; None where the engine has no use for that.
+
+        When its first row begins with something true, `topics` are rung. It must be one that can be run again
+        when its answer was lost: what it finds then tells what it has done.
+        """
+        return None
 
     @property
     @abstractmethod

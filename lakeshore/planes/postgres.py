@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors as said
@@ -122,6 +122,20 @@ class PostgresDispatch(Store):
         def attempt(database: Database) -> T:
             with database.connection(writing=False) as tx:
                 return work(tx)
+
+        return self._again_and_again(attempt)
+
+    def _alone(self, name: str, params: dict[str, Any], *topics: str) -> list[tuple[Any, ...]] | None:
+        """Run one statement in autocommit, which needs no name for its transaction: it is run again."""
+
+        def attempt(database: Database) -> list[tuple[Any, ...]] | None:
+            if database.pooled:  # a transaction brings along what a session of its own would have
+                return None
+            with database.connection(writing=True) as tx:
+                rows = tx.rows(name, params)
+            if rows and rows[0][0]:
+                self._bells.ring(list(topics))
+            return rows
 
         return self._again_and_again(attempt)
 

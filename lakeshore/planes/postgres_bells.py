@@ -29,6 +29,9 @@ from lakeshore.planes.doorbell import Bell, MemoryBell
 _READY_SECONDS = 2.0
 _POLL = (0.05, 0.15)
 _RETRY_SECONDS = 1.0
+_GATHERING = (0.001, 0.008)
+"""How long rings are gathered after others were told, seconds: a notification costs the server and all who
+listen as much as a job does, so where each time brings several the next is let pass longer."""
 _LONG = 0.5
 """Of waits longer than this a random fifth is cut off, so that waiters do not look in step."""
 _PAYLOAD_TOPICS = 800
@@ -104,6 +107,7 @@ class PostgresBelfry:
         self._lock = threading.Lock()
         self._by_digest: dict[str, weakref.WeakSet[PostgresBell]] = {}
         self._told: deque[str] = deque(maxlen=_UNTOLD)
+        self._rings, self._gathering = 0, False
         self._thread: threading.Thread | None = None
         self._closed = False
         self._ready = threading.Event()
@@ -124,8 +128,10 @@ class PostgresBelfry:
         digests = [_digest(topic) for topic in topics]
         self._ring_here(digests)
         self._told.extend(digests)
+        self._rings += 1
         self._start()
-        self._nudge()
+        if not self._gathering:  # else it looks by itself
+            self._nudge()
 
     def _ring_here(self, digests: list[str]) -> None:
         for digest in digests:
@@ -197,19 +203,28 @@ class PostgresBelfry:
             elif pid != own:
                 self._ring_here(payload.split())
 
-        poll = select.poll()
+        poll, gather = select.poll(), select.poll()
         for fd in (raw.fileno(), wake):
             poll.register(fd, select.POLLIN)
+        gather.register(raw.fileno(), select.POLLIN)
         raw.add_notify_handler(lambda note: hear(note.pid, note.payload))
         raw.execute(self._sql["listen"])
         self._tell(raw, [me])  # through a pooler that hands sessions around this never comes back
         self._everyone()
         asked = time.monotonic()
+        pause, rings = _GATHERING[0], 0
         while not self._closed:
-            self._tell_all(raw)
+            told = self._tell_all(raw)
             if not self._ready.is_set() and time.monotonic() - asked > _READY_SECONDS:
                 self._ready.set()
-            readable = {fd for fd, _ in poll.poll(1000)}
+            if told:
+                several = self._rings - rings > 1
+                pause, rings = min(2 * pause, _GATHERING[1]) if several else _GATHERING[0], self._rings
+                self._gathering = True
+                readable = {fd for fd, _ in gather.poll(pause * 1000)}
+                self._gathering = False
+            else:
+                readable = {fd for fd, _ in poll.poll(1000)}
             if wake in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 65536)
@@ -218,8 +233,8 @@ class PostgresBelfry:
                 while (note := raw.pgconn.notifies()) is not None:
                     hear(note.be_pid, note.extra.decode("ascii", "replace"))
 
-    def _tell_all(self, raw: psycopg.Connection[Any]) -> None:
-        """Tell of what was rung since, each topic once."""
+    def _tell_all(self, raw: psycopg.Connection[Any]) -> bool:
+        """Tell of what was rung since, each topic once; returns whether there was any."""
         told: dict[str, None] = {}
         while self._told and len(told) < _PAYLOAD_TOPICS:
             told[self._told.popleft()] = None
@@ -227,6 +242,7 @@ class PostgresBelfry:
             self._tell(raw, list(told))
             if self._told:
                 self._nudge()
+        return bool(told)
 
     def _tell(self, raw: psycopg.Connection[Any], digests: list[str]) -> None:
         raw.execute(self._sql["notify"], {"payload": " ".join(digests)})

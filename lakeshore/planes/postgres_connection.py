@@ -149,9 +149,9 @@ class Connection(Transaction):
             seqs.update({id: seq for seq, id in self.rows(f"{name}_many", {**some[0], **columns})})
         return [seqs.get(each["id"]) for each in params]
 
-    def take(self, params: dict[str, Any], n: int) -> list[tuple[Any, ...]] | None:
+    def take(self, params: dict[str, Any], n: int, *, newest: bool = False) -> list[tuple[Any, ...]] | None:
         """Claim up to `n` ready rows by one statement; None when others are due as well."""
-        rows = self.rows("claim_ready", {**params, "n": n})
+        rows = self.rows("claim_newest_ready" if newest else "claim_ready", {**params, "n": n})
         if rows[0][0]:
             return None
         return [row[1:] for row in rows if row[1] is not None]

@@ -89,9 +89,9 @@ class Claims(Engine):
     ) -> list[Claimed]:
         self._note_presence(tx, worker_id, spec.queue)
         ready = self._ready(tx, spec, worker_id, n)
-        if ready is not None:
+        if ready is not None and spec.kind != "filo":
             return ready
-        taken: list[Claimed] = []
+        taken = ready or []
         while len(taken) < n:
             claimed = self._claim(tx, spec, worker_id, None if taken else sampled)
             if claimed is None:
@@ -134,7 +134,7 @@ class Claims(Engine):
     ) -> Claimed | None:
         """Take one job within a transaction; `after` names the ending that claims it."""
         ready = self._ready(tx, spec, worker_id, 1, after) if after is not None else None
-        if ready is not None:
+        if ready or (ready is not None and spec.kind != "filo"):
             return ready[0] if ready else None
         taking = self._taking(spec, worker_id, after)
         at = {name: taking[name] for name in ("ns", "queue", "now", "mono")}
@@ -166,10 +166,10 @@ class Claims(Engine):
         self, tx: Transaction, spec: ClaimSpec, worker_id: str, n: int, after: str | None = None
     ) -> list[Claimed] | None:
         """Take up to `n` jobs by one statement, where the engine and the moment allow."""
-        if not tx.takes or spec.kind not in ("fifo", "priority"):
+        if not tx.takes or spec.kind == "boltzmann":
             return None
         taking = self._taking(spec, worker_id, after)
-        rows = tx.take(taking, n)
+        rows = tx.take(taking, n, newest=spec.kind == "filo")
         if rows is None:
             return None
         return [self._handed(tx, row, taking["now"] + spec.lease) for row in rows]
@@ -226,9 +226,12 @@ class Claims(Engine):
             tx.rows("put_frame", {"jid": jid, "seq": next_seq, "body": body})
             tx.ring(self._journal_topic(journal))
 
+    def _is_present(self, worker_id: str, queue: str) -> bool:
+        """Whether a worker's presence was noted so lately that it need not be again."""
+        return self._seen.get((worker_id, queue), -1e9) > time.monotonic() - PRESENCE_SECONDS
+
     def _note_presence(self, tx: Transaction, worker_id: str, queue: str) -> None:
-        mono = time.monotonic()
-        if self._seen.get((worker_id, queue), -1e9) > mono - PRESENCE_SECONDS:
+        if self._is_present(worker_id, queue):
             return
         now = self._now()
         tx.rows(
@@ -246,7 +249,7 @@ class Claims(Engine):
         tx.rows("forget_workers", {"ns": self._ns, "cut": now - _FORGET_WORKERS})
         if len(self._seen) > 1000:
             self._seen.clear()
-        self._seen[worker_id, queue] = mono
+        self._seen[worker_id, queue] = time.monotonic()
 
     def heartbeat(
         self, inv_id: str, worker_id: str, *, lease: float = 30.0, fence: int | None = None

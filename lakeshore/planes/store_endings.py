@@ -87,6 +87,10 @@ class Endings(Claims, Journals):
         sampled = None if spec is None or target is State.QUEUED else self._sample(spec)
         # What a repeat of this call finds its claim by; without a fence a repeat is refused.
         after = None if params["fence"] is None else f"{id}:{params['fence']}:{statement}"
+        if statement == "ack" and spec is not None and after is not None and final is None and store is None:
+            done = self._ack_and_claim(params, spec, after)
+            if done is not None:
+                return done[0] if done else None
 
         def work(tx: Transaction) -> Claimed | None:
             if not tx.changed(statement, params):
@@ -107,6 +111,25 @@ class Endings(Claims, Journals):
             return self._claim(tx, spec, worker_id, sampled, after=after)
 
         return self._write(work)
+
+    def _ack_and_claim(self, params: dict[str, Any], spec: ClaimSpec, after: str) -> list[Claimed] | None:
+        """Make a plain ack and the next claim by one statement; None where there is more to do.
+
+        When its answer was lost it is run again, does nothing, and `_replayed` finds what it did.
+        """
+        worker_id = params["worker"]
+        if spec.kind not in ("fifo", "priority") or not self._is_present(worker_id, spec.queue):
+            return None
+        taking = self._taking(spec, worker_id, after)
+        rows = self._alone("ack_and_claim_ready", {**taking, **params}, *self._end_topics(params["id"]))
+        if rows is None or not rows[0][0]:
+            return None
+        until = taking["now"] + spec.lease
+        return [
+            Claimed(id, envelope, attempt, queue, fence, until)
+            for _, seq, id, envelope, attempt, queue, fence in rows
+            if seq is not None
+        ]
 
     def _replayed(
         self, tx: Transaction, statement: str, target: State, params: dict[str, Any], spec: ClaimSpec | None

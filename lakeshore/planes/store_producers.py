@@ -29,6 +29,10 @@ class Producers(Engine):
     ) -> str:
         """Queue one job and return its id; see `Plane.submit`."""
         params = self._submission(check_name(queue, "queue"), envelope, id, key, priority, parent, delay)
+        if len(params["envelope"]) <= INLINE_BYTES and self._alone(
+            "submit", params, self._queue_topic(params["queue"])
+        ):
+            return str(params["id"])
         return self._write(lambda tx: self._submit(tx, params))
 
     def submit_many(self, queue: str, items: Iterable[Submission]) -> list[str]:

@@ -76,6 +76,70 @@ WITH more AS MATERIALIZED (
 SELECT due, seq, id, envelope, attempt, queue, fence FROM more LEFT JOIN taken ON true
 ORDER BY priority DESC, seq;
 
+-- name: claim_newest_ready
+-- As claim_ready, newest first: those of the highest priority only, so that it may take fewer than there are.
+WITH more AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT 1 FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono)
+    OR EXISTS (
+        SELECT 1 FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now) AS due
+), head AS MATERIALIZED (
+    SELECT seq FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        AND NOT (SELECT due FROM more)
+        AND priority = (
+            SELECT priority FROM invocation
+            WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+            ORDER BY priority DESC, seq LIMIT 1)
+    ORDER BY seq DESC LIMIT :n FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE invocation SET
+        state = 'running', attempt = attempt + 1, fence = fence + 1, worker_id = :worker, after = :after,
+        lease_until = :until, lease_boot = :boot, started_at = :now
+    WHERE seq = ANY (ARRAY(SELECT seq FROM head)) AND state = 'queued'
+    RETURNING seq, id, envelope, attempt, queue, fence, priority
+)
+SELECT due, seq, id, envelope, attempt, queue, fence FROM more LEFT JOIN taken ON true
+ORDER BY priority DESC, seq DESC;
+
+-- name: ack_and_claim_ready
+-- An ack and the claim of the next job, a transaction of one statement: one round trip and one flush a job. It
+-- does both or nothing, and nothing where there is more to do than this: a delayed row or a lapsed lease is due,
+-- or the next job was claimed before, so that its journals are to begin a new attempt.
+WITH more AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT 1 FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono)
+    OR EXISTS (
+        SELECT 1 FROM invocation
+        WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now) AS due
+), head AS MATERIALIZED (
+    SELECT seq, fence FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        AND NOT (SELECT due FROM more)
+    ORDER BY priority DESC, seq LIMIT 1 FOR UPDATE SKIP LOCKED
+), ended AS (
+    UPDATE invocation SET
+        state = 'succeeded', result = :result, finished_at = :now, error = NULL, traceback = NULL,
+        lease_until = NULL, lease_boot = NULL
+    WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker
+        AND (:fence IS NULL OR fence = :fence)
+        AND NOT (SELECT due FROM more) AND NOT EXISTS (SELECT 1 FROM head WHERE fence > 0)
+    RETURNING seq
+), taken AS (
+    UPDATE invocation SET
+        state = 'running', attempt = attempt + 1, fence = fence + 1, worker_id = :worker, after = :after,
+        lease_until = :until, lease_boot = :boot, started_at = :now
+    WHERE seq = (SELECT seq FROM head WHERE EXISTS (SELECT 1 FROM ended)) AND state = 'queued'
+    RETURNING seq, id, envelope, attempt, queue, fence
+)
+SELECT done, seq, id,
+    coalesce(envelope, (SELECT body FROM payload p WHERE p.seq = taken.seq AND part = 'envelope'), ''),
+    attempt, queue, fence
+FROM (SELECT EXISTS (SELECT 1 FROM ended) AS done) AS one LEFT JOIN taken ON true;
+
 -- name: heads_fifo
 -- As SQLite's, but it locks the head it returns, and that one only: what another claimer has locked is passed
 -- over, what this one does not take stays free. When a delayed row is due (2) nothing is locked yet. `rest` is
