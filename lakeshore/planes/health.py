@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 from lakeshore.errors import LakeshoreError, NotSupported
 from lakeshore.planes.contract import Plane
+from lakeshore.planes.measures import as_postgres, as_sqlite
 from lakeshore.states import State
 from lakeshore.version import __version__
 
@@ -69,14 +71,20 @@ def examine(
         yield Finding("plane", "note", str(error), "upgrade the control plane to see its queues")
         return
     except (LakeshoreError, ValueError) as error:
-        yield Finding("plane", "fault", str(error), another_plane)
+        yield Finding("plane", "fault", str(error), _mend(error) or another_plane)
         return
     yield Finding("plane", "ok", f"{plane!r}, {len(queues)} queue{'' if len(queues) == 1 else 's'}")
-    path = getattr(plane, "path", None)
-    if path is not None:
-        from lakeshore.planes.sqlite_health import file_checks
+    file, database = as_sqlite(plane), as_postgres(plane)
+    if file is not None and file.path is not None:
+        from lakeshore.planes.sqlite_health import file_checks, row_checks
 
-        yield from file_checks(path)
+        yield from file_checks(file.path)
+        if file.path.exists():
+            yield from row_checks(file)
+    elif database is not None:
+        from lakeshore.planes.postgres_findings import database_checks
+
+        yield from database_checks(database)
     if not plane.trusted:
         yield Finding(
             "trust",
@@ -86,6 +94,15 @@ def examine(
         )
     yield from queue_checks(plane, queues, start_worker)
     yield from clock(plane)
+
+
+def _mend(error: Exception) -> str | None:
+    """Return how to mend what kept a database from being opened, where more can be said than its message."""
+    if "lakeshore.planes.postgres" not in sys.modules:
+        return None
+    from lakeshore.planes.postgres_findings import fix_for
+
+    return fix_for(error.__cause__)
 
 
 def versions() -> Iterator[Finding]:

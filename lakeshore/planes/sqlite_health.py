@@ -1,6 +1,6 @@
 """Checks of a SQLite plane's file and of the SQLite that opens it, each with how to mend what it finds.
 
-They only `stat`: the file, its -wal and its -shm are never opened here.
+The file, its -wal and its -shm are never opened here: they are told by `stat`, or asked through the plane.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ import errno
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
 from lakeshore.errors import PlaneUnavailable
+from lakeshore.planes import statements
 from lakeshore.planes.doorbell import is_own_folder, open_bell
+from lakeshore.planes.engine import Transaction
 from lakeshore.planes.health import Finding
-from lakeshore.planes.sqlite_connection import WAL_LIMIT_BYTES, refuse_old_sqlite
+from lakeshore.planes.measures import Measure
+from lakeshore.planes.sqlite_connection import WAL_LIMIT_BYTES, Connection, refuse_old_sqlite
 from lakeshore.planes.sqlite_files import bells_of, file_system, refuse_network
+
+if TYPE_CHECKING:
+    from lakeshore.planes.sqlite import Dispatch
 
 LARGE_BYTES: Final = 1024**3
 FREE_BYTES: Final = 256 * 1024**2
@@ -49,6 +56,52 @@ def file_checks(path: Path) -> Iterator[Finding]:
     yield _size(path)
     yield _wal(path)
     yield _bells(bells_of(path))
+
+
+def row_checks(plane: Dispatch) -> Iterator[Finding]:
+    """Check what is in a plane's file, by a few pages of it."""
+    seen = _look(plane)
+    (size, reusable), rows = seen["pages"][0], dict(seen["estimates"])
+    found = ", ".join(f"{table} about {n:,}" for table, n in rows.items() if n) or "none"
+    if reusable:
+        found += f"; {reusable / _MIB:,.1f} of {size / _MIB:,.1f} MiB are free for new rows"
+    oldest = seen["oldest_finished"][0][0]
+    if oldest is not None:
+        found += f"; the oldest ended job ended {max(time.time() - oldest, 0.0) / 86400:,.1f} days ago"
+    yield Finding("rows", "ok", found)
+
+
+def measures(plane: Dispatch) -> Iterator[Measure]:
+    """Yield what can be measured of a plane's file and of the disk that it is on."""
+    seen, path = _look(plane), plane.path
+    if path is None:
+        yield Measure("bytes", seen["pages"][0][0], ("file",))
+    else:
+        yield Measure("bytes", _bytes(path), ("file",))
+        yield Measure("bytes", _bytes(path.with_name(f"{path.name}-wal")), ("wal",))
+        yield Measure("free_bytes", shutil.disk_usage(path.parent).free)
+    yield Measure("reusable_bytes", seen["pages"][0][1])
+    for table, rows in seen["estimates"]:
+        yield Measure("rows", rows, (table,))
+    oldest = seen["oldest_finished"][0][0]
+    if oldest is not None:
+        yield Measure("oldest_finished_timestamp_seconds", oldest)
+    yield Measure("schema_version", seen["version"][0][0])
+
+
+def _look(plane: Dispatch) -> dict[str, list[tuple[Any, ...]]]:
+    def work(tx: Transaction) -> dict[str, list[tuple[Any, ...]]]:
+        assert isinstance(tx, Connection)
+        return {name: list(tx.raw.execute(sql)) for name, sql in statements.load("sqlite_health.sql").items()}
+
+    return plane._read(work)
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _file_system(path: Path) -> Finding:
@@ -101,10 +154,7 @@ def _size(path: Path) -> Finding:
 
 
 def _wal(path: Path) -> Finding:
-    try:
-        size = path.with_name(f"{path.name}-wal").stat().st_size
-    except FileNotFoundError:
-        size = 0
+    size = _bytes(path.with_name(f"{path.name}-wal"))
     found = f"{size / _MIB:,.1f} MiB"
     if size > WAL_LIMIT_BYTES:
         fix = "a reader holds it open: end backups, database viewers and stopped processes that use the file"
