@@ -1,0 +1,416 @@
+"""The commands of deploy/ run as they are written, on a real PostgreSQL: set-up, probes, jobs, drains."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import threading
+import time
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import postgres_server
+import pytest
+from integration.deployed import (
+    BIN,
+    DEPLOY,
+    Machine,
+    answers,
+    compose,
+    documents,
+    free_port,
+    kubernetes,
+    unit,
+    until,
+)
+
+from lakeshore import HttpDispatch, SyncQueue, thunk
+
+pytestmark = pytest.mark.slow
+
+SOURCE = """
+import pathlib, time
+def job(started, go):
+    pathlib.Path(started).touch()
+    while not pathlib.Path(go).exists():
+        time.sleep(0.02)
+    return "done"
+"""
+
+
+def body():
+    """Return a function of no module, as a notebook's are: it travels by value."""
+    cell = types.ModuleType("__main__")
+    exec(SOURCE, cell.__dict__)
+    return cell.job
+
+
+@dataclass
+class Example:
+    """The commands of one way to deploy, in this machine's names."""
+
+    name: str
+    machine: Machine
+    port: int
+    setup: list[list[str]]
+    server: list[str]
+    worker: list[str]
+    tokens: dict[str, Path]
+    queue: str = "default"
+    probe: list[str] = field(default_factory=list)
+    server_env: dict[str, str] = field(default_factory=dict)
+    worker_env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def token(self, role: str) -> str:
+        return self.tokens[role].read_text().strip()
+
+
+def with_secrets(folder: Path, dsn: str | None) -> dict[str, Path]:
+    """Make the secrets as the examples say, with the address of a database that there is."""
+    subprocess.run([DEPLOY / "compose" / "secrets.sh", folder], check=True, stdout=subprocess.DEVNULL)
+    made = {path.name: path for path in folder.iterdir()}
+    if dsn is not None:
+        made["store"].write_text(dsn)
+    return made
+
+
+def of_compose(folder: Path, dsn: str) -> Example:
+    secrets, port, state = with_secrets(folder / "secrets", dsn), free_port(), folder / "state"
+    state.mkdir()
+    places = {
+        "/run/secrets": str(folder / "secrets"),
+        "/var/lib/lakeshore": str(state),
+        "0.0.0.0": "127.0.0.1",
+        "8080": str(port),
+        "http://server": "http://127.0.0.1",
+    }
+    services = compose()["services"]
+    env = {"LAKESHORE_HOME": "/var/lib/lakeshore"}
+    return Example(
+        "compose",
+        Machine(folder, places),
+        port,
+        [[word.replace("$$", "$") for word in services["setup"]["command"]]],
+        services["server"]["command"],
+        services["worker"]["command"],
+        {role: secrets[f"{role}_token"] for role in ("admin", "worker", "producer")},
+        probe=services["server"]["healthcheck"]["test"][1:],
+        server_env=env,
+        worker_env=env,
+    )
+
+
+def of_kubernetes(folder: Path, dsn: str) -> Example:
+    secrets, port, state = with_secrets(folder / "made", dsn), free_port(), folder / "state"
+    state.mkdir()
+    pods = {
+        thing["metadata"]["name"]: thing["spec"]["template"]["spec"]
+        for _, thing in kubernetes()
+        if thing["kind"] in ("Deployment", "Job")
+    }
+    told = (DEPLOY / "kubernetes" / "kustomization.yaml").read_text()
+    kept = dict(re.findall(r"--from-file=(\w+)=secrets/(\w+)", told))
+    for name, pod in pods.items():
+        for volume in pod["volumes"]:
+            secret = volume.get("secret")
+            if secret is None:
+                continue
+            for key in [item["key"] for item in secret.get("items", ())] or ["store"]:
+                at = folder / "pods" / name / volume["name"] / key
+                at.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(secrets[kept[key]], at)
+
+    def words(name: str) -> list[str]:
+        (container,) = pods[name]["containers"]
+        found = container.get("command") or container["args"]
+        return [word.replace("/run/secrets", str(folder / "pods" / name)) for word in found]
+
+    places = {
+        "/var/lib/lakeshore": str(state),
+        "0.0.0.0": "127.0.0.1",
+        "8080": str(port),
+        "http://lakeshore:": "http://127.0.0.1:",
+    }
+    env = {"LAKESHORE_HOME": "/var/lib/lakeshore"}
+    return Example(
+        "kubernetes",
+        Machine(folder, places),
+        port,
+        [words("lakeshore-setup")],
+        words("lakeshore-server"),
+        words("lakeshore-worker"),
+        {role: secrets[f"{role}_token"] for role in ("admin", "worker", "producer")},
+        server_env=env,
+        worker_env=env,
+    )
+
+
+def of_systemd(folder: Path, dsn: str) -> Example:
+    del dsn  # the file that its comments name
+    secrets, port = with_secrets(folder / "made", None), free_port()
+    server, worker = unit("lakeshore-server.service"), unit("lakeshore-worker@.service")
+    text = (DEPLOY / "systemd" / "lakeshore-server.service").read_text()
+    stated = re.search(r"<<<'(sqlite:\S+)'", text)
+    assert stated is not None
+    state = folder / "state"
+    (state / "lakeshore").mkdir(parents=True)
+    (state / "lakeshore-worker-gpu").mkdir()
+    secrets["store"].write_text(stated[1].replace("/var/lib", str(state)))
+    credentials = folder / "credentials"
+    credentials.mkdir()
+    for key, value in [*server, *worker]:
+        if key == "LoadCredential":
+            name, _, source = value.partition(":")
+            shutil.copy(secrets[Path(source).name.replace("-", "_")], credentials / name)
+    places = {
+        "/opt/lakeshore/bin": str(BIN),
+        "%d": str(credentials),
+        "%S": str(state),
+        "%I": "gpu",
+        "%i": "gpu",
+        "${WORKERS}": "1",
+        "8080": str(port),
+    }
+
+    def started(settings: list[tuple[str, str]], which: str) -> list[list[str]]:
+        found = [shlex.split(value) for key, value in settings if key == which]
+        return [
+            [part for word in words for part in (("--allow-pickled",) if word == "$ARGUMENTS" else (word,))]
+            for words in found
+        ]
+
+    def env(settings: list[tuple[str, str]]) -> dict[str, str]:
+        pairs = [
+            pair.partition("=") for key, value in settings if key == "Environment" for pair in value.split()
+        ]
+        return {name: value for name, _, value in pairs if name.startswith("LAKESHORE_")}
+
+    return Example(
+        "systemd",
+        Machine(folder, places),
+        port,
+        started(server, "ExecStartPre"),
+        started(server, "ExecStart")[0],
+        started(worker, "ExecStart")[0],
+        {role: secrets[f"{role}_token"] for role in ("admin", "worker", "producer")},
+        queue="gpu",
+        server_env=env(server),
+        worker_env={**env(worker), "LAKESHORE_URL": f"http://127.0.0.1:{port}"},
+    )
+
+
+@pytest.fixture(params=[of_compose, of_kubernetes, of_systemd], ids=lambda make: make.__name__[3:])
+def example(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Example]:
+    made = request.param(tmp_path, postgres_server.shared().fresh())
+    with contextlib.closing(made.machine):
+        yield made
+
+
+def ready(example: Example, name: str = "server") -> None:
+    until(lambda: answers(f"{example.url}/readyz")[0] == 200, told=lambda: example.machine.said(name))
+
+
+def test_the_commands_do_what_they_are_for(example: Example, tmp_path: Path) -> None:
+    machine = example.machine
+    for words in [*example.setup, example.setup[-1]]:  # once more does nothing
+        machine.run(words, **example.server_env)
+    server = machine.start("server", example.server, **example.server_env)
+    ready(example)
+    if example.probe:
+        machine.run(example.probe)
+    assert answers(f"{example.url}/healthz")[0] == 200
+    assert answers(f"{example.url}/metrics", example.token("admin"))[0] == 200
+    assert answers(f"{example.url}/metrics", example.token("worker"))[0] == 403
+    said = machine.said("server")
+    assert not any(example.token(role) in said for role in example.tokens), "a secret is in the log"
+    worker = machine.start("worker", example.worker, **example.worker_env)
+    with contextlib.closing(HttpDispatch(example.url, token=example.token("producer"))) as plane:
+        q = SyncQueue(example.queue, dispatch=plane)
+        (tmp_path / "go").touch()
+        first = q.submit(thunk(body(), str(tmp_path / "first"), str(tmp_path / "go")))
+        assert q.result(first, timeout=30) == "done", machine.said("worker")
+
+        # the worker is told to stop while a job runs: that one is finished, and no other is begun
+        running = q.submit(thunk(body(), str(tmp_path / "started"), str(tmp_path / "later")))
+        until((tmp_path / "started").exists, told=lambda: machine.said("worker"))
+        waiting = q.submit(thunk(body(), str(tmp_path / "never"), str(tmp_path / "later")))
+        worker.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(0.5)
+        (tmp_path / "later").touch()
+        assert worker.wait(20) == 0, machine.said("worker")
+        assert q.result(running, timeout=10) == "done"
+        assert plane.get(running)["attempt"] == 1
+        assert plane.get(waiting)["state"] == "queued"
+
+        # and the server while somebody waits: it is answered, and what is acknowledged is there afterwards
+        began = time.monotonic()
+        told: list[object] = []
+        asking = threading.Thread(target=lambda: told.append(q.result(waiting, timeout=60)))
+        asking.start()
+        until(
+            lambda: b"lakeshore_waiters 1.0" in answers(f"{example.url}/metrics", example.token("admin"))[1]
+        )
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0, machine.said("server")
+        assert time.monotonic() - began < 15
+        machine.start("server", example.server, **example.server_env)
+        ready(example)
+        machine.start("worker", example.worker, **example.worker_env)
+        asking.join(40)
+        assert told == ["done"], machine.said("worker")
+
+
+def test_the_scaler_reads_the_depth_of_a_queue(tmp_path: Path) -> None:
+    example = of_kubernetes(tmp_path, postgres_server.shared().fresh())
+    authentication, scaled = documents(DEPLOY / "kubernetes" / "scaler.yaml")
+    (reference,) = authentication["spec"]["secretTargetRef"]
+    with contextlib.closing(example.machine) as machine:
+        for words in example.setup:
+            machine.run(words, **example.server_env)
+        machine.start("server", example.server, **example.server_env)
+        ready(example)
+        with contextlib.closing(HttpDispatch(example.url, token=example.token("producer"))) as plane:
+            for n in range(3):
+                plane.submit("default", b"", id=f"job{n}")
+        found = {}
+        for trigger in scaled["spec"]["triggers"]:
+            url = trigger["metadata"]["url"]
+            at = re.sub(r"^http://lakeshore\.lakeshore:8080", example.url, url)
+            status, data = answers(at, example.token(reference["key"]))
+            assert status == 200
+            if not data.startswith(b"{"):
+                pytest.skip("this server tells a count in msgpack alone")
+            found[trigger["name"]] = json.loads(data)[trigger["metadata"]["valueLocation"]]
+        assert found == {"queued": 3, "running": 0}
+        assert answers(at)[0] == 401
+
+
+def test_the_server_drains_as_the_first_process_of_its_container(tmp_path: Path) -> None:
+    """A signal that a first process has no handler for is dropped by the kernel: it has one."""
+    unshare = shutil.which("unshare")
+    apart = [unshare or "", "--pid", "--fork", "--kill-child"]
+    if unshare is None or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no right to make a namespace of processes")
+    example = of_compose(tmp_path, postgres_server.shared().fresh())
+    with contextlib.closing(example.machine) as machine:
+        outer = machine.start("server", [*apart, *example.server], **example.server_env)
+        ready(example)
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+        status = Path(f"/proc/{children[0]}/status").read_text()
+        assert re.search(r"^NSpid:.*\s1$", status, re.MULTILINE)
+        os.kill(int(children[0]), signal.SIGTERM)
+        assert outer.wait(20) == 0, machine.said("server")
+
+
+# -- the array job of SLURM ------------------------------------------------------------------------------
+
+
+@dataclass
+class Array:
+    """The array script with a control plane behind it, and a stand-in for SLURM's own command."""
+
+    example: Example
+    script: list[str]
+    env: dict[str, str]
+    q: SyncQueue
+    folder: Path
+
+    def start(self, **env: str) -> subprocess.Popen[bytes]:
+        return self.example.machine.start("array", self.script, **self.env, **env)
+
+    def said(self) -> str:
+        return self.example.machine.said("array")
+
+    def job(self, name: str) -> str:
+        return self.q.submit(
+            thunk(body(), str(self.folder / f"{name}.started"), str(self.folder / f"{name}.go"))
+        )
+
+    def go(self, name: str) -> None:
+        (self.folder / f"{name}.go").touch()
+
+    def started(self, name: str) -> None:
+        until((self.folder / f"{name}.started").exists, told=self.said)
+
+    def requeued(self) -> list[str]:
+        asked = self.folder / "scontrol.asked"
+        return asked.read_text().split() if asked.exists() else []
+
+    def nothing_is_left_behind(self) -> bool:
+        return not list((self.folder / "scratch").iterdir())
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Iterator[Array]:
+    example = of_systemd(tmp_path, "")
+    stand_in = tmp_path / "bin" / "scontrol"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/scontrol.asked\n')
+    stand_in.chmod(stand_in.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "scratch").mkdir()
+    machine = example.machine
+    env = {
+        "PATH": f"{stand_in.parent}{os.pathsep}{machine.env['PATH']}",
+        "LAKESHORE_URL": example.url,
+        "LAKESHORE_QUEUE": "gpu",
+        "LAKESHORE_TOKEN_FILE": str(example.tokens["worker"]),
+        "LAKESHORE_SCRATCH": str(tmp_path / "scratch"),
+        "SLURM_JOB_ID": "4711",
+    }
+    with contextlib.ExitStack() as opened:
+        opened.callback(machine.close)
+        for words in example.setup:
+            machine.run(words, **example.server_env)
+        machine.start("server", example.server, **example.server_env)
+        ready(example)
+        plane = opened.enter_context(
+            contextlib.closing(HttpDispatch(example.url, token=example.token("producer")))
+        )
+        script = [str(DEPLOY / "slurm" / "workers.sh"), "--allow-pickled"]
+        yield Array(example, script, env, SyncQueue("gpu", dispatch=plane), tmp_path)
+
+
+def test_before_its_time_is_up_it_finishes_its_job_and_goes_on_elsewhere(array: Array) -> None:
+    first, second = array.job("first"), array.job("second")
+    task = array.start()
+    array.started("first")
+    task.send_signal(signal.SIGUSR1)
+    until(lambda: "drains: the time is nearly up" in array.said())
+    array.go("first")
+    assert task.wait(20) == 0, array.said()
+    assert array.q.result(first, timeout=5) == "done"
+    assert array.q.status(second)["state"] == "queued"
+    assert array.requeued() == ["requeue", "4711"]
+    assert array.nothing_is_left_behind()
+
+
+def test_a_job_that_takes_longer_than_there_is_time_goes_back_unharmed(array: Array) -> None:
+    job = array.job("long")
+    task = array.start(LAKESHORE_GRACE="1")
+    array.started("long")
+    task.send_signal(signal.SIGTERM)
+    assert task.wait(20) == 0, array.said()
+    row = array.q.status(job)
+    assert (row["state"], row["losses"]) == ("queued", 0)
+    assert array.requeued() == [], "who was told to stop does not ask to come again"
+    array.go("long")
+    task = array.start(LAKESHORE_IDLE="1")
+    assert array.q.result(job, timeout=20) == "done"
+    assert task.wait(20) == 0, array.said()
+    assert "drains: nothing is left to do" in array.said()
+    assert array.requeued() == []
+    assert array.nothing_is_left_behind()
