@@ -61,9 +61,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what changes the process last; skip the browser tests, by name, where there is no browser.
 
     A shell that was made in this process makes it look like a kernel to whatever comes after, and
-    Playwright keeps an event loop running in the main thread until the session ends.
+    Playwright keeps an event loop running in the main thread until the session ends. Long forms end by
+    themselves, after up to an hour.
     """
     items.sort(key=_place)
+    if os.environ.get("LONG_TESTS"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(3600))
     if chromium() is not None:
         return
     skip = pytest.mark.skip(reason="no Chromium: install it, or set CHROMIUM to its path")
