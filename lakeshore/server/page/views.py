@@ -10,6 +10,7 @@ from typing import Any, Final
 from lakeshore.planes.contract import check_id, check_name
 from lakeshore.planes.names import name_of
 from lakeshore.planes.store_within import Within
+from lakeshore.server.aged import counts
 from lakeshore.server.answers import Refusal
 from lakeshore.states import TERMINAL, State
 
@@ -23,10 +24,12 @@ _NAMED: Final = 256 * 1024
 
 
 def overview(plane: Within) -> dict[str, Any]:
-    """Return the queues, the workers and the newest jobs."""
-    counts = plane.queues()
+    """Return the queues, the workers and the newest jobs; many rows are counted every some seconds only."""
+    counted = counts(plane).value
     return {
-        "queues": [{"name": name, **{str(s): counts[name].get(s, 0) for s in State}} for name in counts],
+        "queues": [
+            {"name": name, **{str(s): states.get(s, 0) for s in State}} for name, states in counted.items()
+        ],
         "workers": sorted(plane.workers(), key=lambda each: -each["seen_at"]),
         "jobs": [_listed(plane, row) for row in plane.invocations(limit=RECENT)],
     }
@@ -41,17 +44,15 @@ def jobs(plane: Within, asked: Mapping[str, str]) -> dict[str, Any]:
         When a queue's name or a state cannot be one.
     """
     queue, state, find = asked["queue"] or None, asked["state"] or None, asked["find"].strip()
-    counts = plane.queues()
+    queues = list(plane.queues())
     if find:
-        rows = [
-            row for row in _found(plane, find, [queue] if queue else list(counts)) if _is(row, queue, state)
-        ]
+        rows = [row for row in _found(plane, find, [queue] if queue else queues) if _is(row, queue, state)]
         older = ""
     else:
         rows = plane.invocations(queue, state=state, limit=PAGE + 1, before=asked["before"] or None)
         older = rows[PAGE - 1]["id"] if len(rows) > PAGE else ""
     return {
-        "queue_names": sorted({*counts, *([queue] if queue else [])}),
+        "queue_names": sorted({*queues, *([queue] if queue else [])}),
         "jobs": [_listed(plane, row) for row in rows[:PAGE]],
         "older": older,
     }
