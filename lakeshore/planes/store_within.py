@@ -135,6 +135,14 @@ class Within(Store):
         """Return seconds until `queue` has a job to take, 0 or less when there is one, 1 at most."""
         return self._due_in(queue)
 
+    def spare(self, seconds: float) -> None:
+        """Let no lease of the store lapse for so long: its holders could not speak, and are to be heard."""
+
+        def work(tx: Transaction) -> None:
+            tx.rows("spare", {"until": self._lease_clock() + seconds, "boot": self._lease_epoch()})
+
+        self._write(work, durable=False)
+
     def holder(self, inv_id: str) -> Holder | None:
         """Return who holds an invocation, None when there is none of this id."""
         rows = self._read(lambda tx: tx.rows("holder", {"ns": self._ns, "id": inv_id}))

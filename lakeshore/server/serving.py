@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from lakeshore.errors import DispatchError, LakeshoreError
+from lakeshore.errors import DispatchError, LakeshoreError, PlaneUnavailable
 from lakeshore.planes import protocol
 from lakeshore.planes.protocol_values import SMALL_LIMIT
 from lakeshore.planes.store import Store
@@ -45,6 +45,8 @@ ADMINS: Final = frozenset({"admin"})
 _WRITERS: Final = 4
 _READERS: Final = 6
 _KEPT: Final = 1000
+REJOIN_SECONDS: Final = 15.0
+"""How long workers have to be heard again after an outage, before others may take their jobs."""
 _FORGET_SECONDS: Final = 30 * 86400.0
 _FORGET_EVERY: Final = 6 * 3600.0
 
@@ -130,6 +132,7 @@ class Serving:
         self._writers: ThreadPoolExecutor | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._forgetting: asyncio.Task[None] | None = None
+        self._was_away, self._sparing = True, asyncio.Lock()
 
     # -- the life of a server ---------------------------------------------------
 
@@ -140,6 +143,9 @@ class Serving:
         self._readers = ThreadPoolExecutor(_READERS, "lakeshore-reads")
         self.hearing.start()
         self._planes.clear()  # their bells are overheard from now on
+        self._was_away = True
+        with contextlib.suppress(PlaneUnavailable):  # then with the first write that it takes
+            await self._spare()
         self._forgetting = asyncio.get_running_loop().create_task(self._forget_now_and_then())
         try:
             yield
@@ -189,17 +195,35 @@ class Serving:
 
     async def write(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a verb that writes in a thread."""
-        assert self._writers is not None
-        call = functools.partial(verb, *args, **kwargs) if kwargs else verb
-        rest = () if kwargs else args
-        return await asyncio.get_running_loop().run_in_executor(self._writers, call, *rest)
+        if self._was_away:
+            await self._spare()
+        return await self._run(self._writers, verb, *args, **kwargs)
 
     async def read(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a verb that only looks in a thread; no write, however long, keeps it from one."""
-        assert self._readers is not None
+        return await self._run(self._readers, verb, *args, **kwargs)
+
+    async def _run(
+        self, threads: ThreadPoolExecutor | None, verb: Callable[..., T], *args: Any, **kwargs: Any
+    ) -> T:
+        assert threads is not None
         call = functools.partial(verb, *args, **kwargs) if kwargs else verb
         rest = () if kwargs else args
-        return await asyncio.get_running_loop().run_in_executor(self._readers, call, *rest)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(threads, call, *rest)
+        except PlaneUnavailable:
+            self._was_away = True
+            raise
+
+    async def _spare(self) -> None:
+        """Begin anew after an outage, of this server or of the store.
+
+        Nobody could extend a lease meanwhile. Whoever asks first would take jobs whose workers live.
+        """
+        async with self._sparing:
+            if self._was_away:
+                await self._run(self._writers, self.plane(self.ns).spare, REJOIN_SECONDS)
+                self._was_away = False
 
     # -- who calls ---------------------------------------------------------------
 

@@ -153,31 +153,30 @@ def test_it_is_served_over_tls(tmp_path, cli):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_answers_who_waits_and_a_restart_goes_on(tmp_path, number):
-    server = Process(tmp_path, "--no-auth").start()
-    plane = HttpDispatch(server.url)
-    plane.submit("gpu", b"e", id="a")
-    claimed = plane.claim("gpu", "w")
-    got: dict[str, object] = {}
-    threads = [
-        threading.Thread(target=lambda: got.update(result=plane.result("a", timeout=30))),
-        threading.Thread(target=lambda: got.update(frames=list(plane.journal_read("a", timeout=30)))),
-        threading.Thread(target=lambda: got.update(claim=plane.claim("other", "w", wait=30))),
-    ]
-    for thread in threads:
-        thread.start()
-    plane.journal_append("a", None, b"1", worker_id="w", fence=claimed.fence)
-    time.sleep(0.3)
-    began = time.monotonic()
-    assert server.stop(number) == 0
-    assert time.monotonic() - began < 3
-    server.start()
-    plane.journal_append("a", None, b"2", worker_id="w", fence=claimed.fence)
-    plane.submit("other", b"e", id="b")
-    plane.ack("a", "w", result=b"r", fence=claimed.fence)
-    for thread in threads:
-        thread.join(30)
-    server.stop()
-    plane.close()
+    with Process(tmp_path, "--no-auth") as server:
+        plane = HttpDispatch(server.url)
+        plane.submit("gpu", b"e", id="a")
+        claimed = plane.claim("gpu", "w")
+        got: dict[str, object] = {}
+        threads = [
+            threading.Thread(target=lambda: got.update(result=plane.result("a", timeout=30))),
+            threading.Thread(target=lambda: got.update(frames=list(plane.journal_read("a", timeout=30)))),
+            threading.Thread(target=lambda: got.update(claim=plane.claim("other", "w", wait=30))),
+        ]
+        for thread in threads:
+            thread.start()
+        plane.journal_append("a", None, b"1", worker_id="w", fence=claimed.fence)
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert server.stop(number) == 0
+        assert time.monotonic() - began < 3
+        server.start()
+        plane.journal_append("a", None, b"2", worker_id="w", fence=claimed.fence)
+        plane.submit("other", b"e", id="b")
+        plane.ack("a", "w", result=b"r", fence=claimed.fence)
+        for thread in threads:
+            thread.join(30)
+        plane.close()
     assert got["result"] == b"r"
     assert got["frames"] == [(0, b"1"), (1, b"2")]
     assert got["claim"].id == "b"

@@ -55,6 +55,17 @@ def test_one_wakes_the_other(two):
     rows.join()
 
 
+def test_a_server_that_starts_hears_the_holders_first():
+    with contextlib.closing(postgres.PostgresDispatch(postgres_server.shared().fresh())) as store:
+        store.submit("gpu", b"e", id="a")
+        store.claim("gpu", "holder", lease=0.05)
+        time.sleep(0.1)
+        with background(create_app(store, Options(auth=False))) as url:
+            with contextlib.closing(HttpDispatch(url)) as plane:
+                assert plane.claim("gpu", "robber") is None
+                plane.ack("a", "holder", fence=1)
+
+
 def test_a_few_rules_hold(two):
     here, _ = two
     outcomes = check(

@@ -46,6 +46,11 @@ SELECT body FROM payload WHERE seq = :seq AND part = :part;
 UPDATE invocation SET state = 'running', lease_until = :until, lease_boot = :boot
 WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence);
 
+-- name: spare
+-- Leases that nobody could extend get a little longer, of all namespaces; no change of state.
+UPDATE invocation SET lease_until = :until, lease_boot = :boot
+WHERE state = 'running' AND lease_until < :until;
+
 -- name: ack
 UPDATE invocation SET
     state = 'succeeded', result = :result, finished_at = :now, error = NULL, traceback = NULL,
