@@ -2,8 +2,8 @@
 
 A ring is told to this process at once and to others by a thread, outside the transaction that it is about and
 many at a time: a NOTIFY within would make all commits queue for one lock. Payloads are digests of topics, so
-they name nothing. Where notifications do not arrive (a pooler in transaction mode, a server that is away),
-waits are short and jittered looks instead.
+they name nothing. Where notifications do not arrive (a pooler, a server that is away), waits are short and
+jittered looks instead.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from lakeshore.planes.doorbell import Bell, MemoryBell
 
 _READY_SECONDS = 2.0
 _POLL = (0.05, 0.15)
+_AT_ONCE = 30
+"""Waiters that look that often; the more there are beyond, the longer each pauses."""
 _RETRY_SECONDS = 1.0
 _GATHERING = (0.001, 0.008)
 """How long rings are gathered after others were told, seconds: a notification costs the server and all who
@@ -68,7 +70,7 @@ class PostgresBell(MemoryBell):
     def wait(self, timeout: float) -> None:
         """Block until a ring or for `timeout` seconds; less where rings of others may not arrive."""
         if not self._belfry.hears:
-            timeout = min(timeout, random.uniform(*_POLL))  # noqa: S311 - only spreads the looks
+            timeout = min(timeout, self._belfry.pause())
         elif timeout > _LONG:
             timeout *= random.uniform(0.8, 1.0)  # noqa: S311 - as above
         super().wait(timeout)
@@ -96,13 +98,19 @@ class PostgresBelfry:
     ----------
     connect : callable
         Opens a connection in autocommit mode.
+    own_sessions : callable
+        Whether a session is this process's alone. Behind a pooler it may not be: notifications would come to
+        whoever is handed it, so nothing is listened to there.
     """
 
     hears = False
     """Whether what other processes ring is known to arrive."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
-        self._connect = connect
+    def __init__(
+        self, connect: Callable[[], psycopg.Connection[Any]], own_sessions: Callable[[], bool]
+    ) -> None:
+        self._connect, self._own_sessions = connect, own_sessions
+        self._hung: weakref.WeakSet[PostgresBell] = weakref.WeakSet()
         self._sql = postgres_statements.load(writing=False)
         self._lock = threading.Lock()
         self._by_digest: dict[str, weakref.WeakSet[PostgresBell]] = {}
@@ -118,10 +126,15 @@ class PostgresBelfry:
         bell = PostgresBell(self)
         with self._lock:
             self._by_digest.setdefault(_digest(topic), weakref.WeakSet()).add(bell)
+            self._hung.add(bell)
         self._start()
         if not self._ready.is_set():
             self._ready.wait(_READY_SECONDS)
         return bell
+
+    def pause(self) -> float:
+        """Return how long a waiter sleeps between looks, seconds; more where there are many."""
+        return max(1.0, len(self._hung) / _AT_ONCE) * random.uniform(*_POLL)  # noqa: S311 - only spreads them
 
     def ring(self, topics: list[str]) -> None:
         """Ring every bell of these topics, here at once and elsewhere soon."""
@@ -208,8 +221,11 @@ class PostgresBelfry:
             poll.register(fd, select.POLLIN)
         gather.register(raw.fileno(), select.POLLIN)
         raw.add_notify_handler(lambda note: hear(note.pid, note.payload))
-        raw.execute(self._sql["listen"])
-        self._tell(raw, [me])  # through a pooler that hands sessions around this never comes back
+        if self._own_sessions():
+            raw.execute(self._sql["listen"])
+            self._tell(raw, [me])
+        else:
+            self._ready.set()
         self._everyone()
         asked = time.monotonic()
         pause, rings = _GATHERING[0], 0

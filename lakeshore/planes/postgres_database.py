@@ -82,7 +82,7 @@ class Database:
         """Whether statements are not prepared: a pooler that hands sessions around does not keep them."""
         self.pooled = False
         """Whether a pooler stands between: sessions may be others' too, and were not started as asked."""
-        self.bells = PostgresBelfry(self._connect)
+        self.bells = PostgresBelfry(self._connect, lambda: not self.pooled)
         self._mark = os.urandom(8).hex()
         self._drained_at = 0.0
         self.lost: deque[str] = deque(maxlen=POOL)
