@@ -24,6 +24,7 @@ from integration.deployed import (
 )
 
 from lakeshore import Dispatch
+from lakeshore.planes.measures import MEANINGS
 from lakeshore.server import Options, create_app
 
 
@@ -271,11 +272,15 @@ def test_the_alerts_ask_for_metrics_that_there_are() -> None:
         plane.submit("gpu", b"", id="a")
         serving = create_app(plane, Options(auth=False)).serving
         serving.metrics.note("/v1/daemon/ack", "POST", 200, 0.1)
-        there = set(re.findall(r"^(lakeshore_\w+)", serving.metrics.text().decode(), re.MULTILINE))
-        labels = set(re.findall(r"[{,](\w+)=", serving.metrics.text().decode()))
-    for rule in file["groups"][0]["rules"]:
-        names = set(re.findall(r"\blakeshore_\w+", rule["expr"]))
-        assert names <= there, rule["alert"]
+        text = serving.metrics.text().decode()
+    there = set(re.findall(r"^(lakeshore_\w+)", text, re.MULTILINE)) | {
+        f"lakeshore_store_{n}" for n in MEANINGS
+    }
+    labels = set(re.findall(r"[{,](\w+)=", text))
+    rules = [rule for group in file["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert set(re.findall(r"\blakeshore_\w+", rule["expr"])) <= there, rule["alert"]
         for selector in re.findall(r"lakeshore_\w+\{([^}]*)\}", rule["expr"]):
             assert set(re.findall(r"(\w+)=", selector)) <= labels, rule["alert"]
         assert rule["annotations"]["summary"] and rule["annotations"]["description"], rule["alert"]
