@@ -53,7 +53,6 @@ def migrate(
 ) -> None:
     """Move a store, whole and verified, to another: a file to PostgreSQL, back, or either to its like."""
     from lakeshore.cli import tables
-    from lakeshore.errors import DispatchError
     from lakeshore.planes import moving
     from lakeshore.planes.contract import check_name
     from lakeshore.planes.moving_side import Busy
@@ -87,7 +86,8 @@ def migrate(
                     show=show,
                 )
         except KeyboardInterrupt:
-            raise DispatchError(_stopped(here, there)) from None
+            _say_stopped(here, there, json=json)
+            raise typer.Exit(_INTERRUPTED) from None
     if json:
         tables.value(_in_json(here, there, moved), json=True)
         return None
@@ -136,11 +136,18 @@ def _is_gone(worker: dict[str, Any]) -> bool:
     return is_gone(worker)
 
 
-def _stopped(here: Side, there: Side) -> str:
-    return (
+def _say_stopped(here: Side, there: Side, *, json: bool) -> None:
+    import json as jsonlib
+
+    from lakeshore.cli.terminal import json_text, shown
+
+    message = (
         f"migrate: stopped. {here.shown} is as it was; what was copied stays in {there.shown}, which is "
         "closed until the same command, given again, is through."
     )
+    told = {"error": {"code": "interrupted", "message": message}}
+    text = json_text(jsonlib.dumps(told, ensure_ascii=False)) if json else f"lakeshore: {shown(message)}"
+    typer.echo(text, err=True)
 
 
 @contextlib.contextmanager

@@ -56,6 +56,7 @@ STAYS: Final = {
     "worker": "who asked for jobs there; a worker tells of itself again with its first claim",
     "schema_version": "the version of those tables; the target has its own",
     "migration": "how those tables came to be",
+    "frame_day": "the partitions that PostgreSQL keeps frames in; what is moved there lies in the first",
     "span": "names the time since that database's last crash",
     "sqlite_sequence": "the highest numbers, which are set with `set_high`",
 }

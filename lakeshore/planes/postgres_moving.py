@@ -77,7 +77,7 @@ class PostgresSide(Side):
             version = postgres_schema.version_of(
                 Connection(raw, writing=False, clock=self._database.now), self._address
             )
-        if version.pending:
+        if version.found and version.pending:
             raise PlaneUnavailable(
                 f"open: {self._address} is of schema {version.found}, and {version.newest} is the newest. "
                 "Bring it up to date first: lakeshore db migrate."
@@ -180,7 +180,10 @@ class PostgresSide(Side):
                 self._note(gate)
                 self._run("commit")
             else:
-                with self._writing("begin"):
+                with self._writing("begin") as raw:
+                    found = raw.execute(self._sql["has_gate"]).fetchone()
+                    if found and self._one("gate") == "to":
+                        self._run("clear")
                     self._note(gate)
 
     def _note(self, gate: Gate) -> None:

@@ -2,15 +2,15 @@
 -- how many rows come and go fastest, and it takes no parameters: those of a read are settings of its session.
 
 -- name: session
--- Rows are walked along their keys and merged, so that nothing is sorted or hashed; a move may be slow.
+-- Rows are walked along their keys, so that no table is sorted or hashed; a move may be slow.
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_sort = off;
-SET enable_nestloop = on; SET max_parallel_workers_per_gather = 0; SET jit = off;
+SET enable_mergejoin = off; SET enable_nestloop = on; SET max_parallel_workers_per_gather = 0; SET jit = off;
 SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
 SET client_min_messages = warning; SET lakeshore.mover = 'yes';
 
 -- name: alone
 -- One move at a time touches a database; also tells two addresses of one database.
-SELECT pg_try_advisory_lock(7809632846571366);
+SELECT pg_try_advisory_lock(7809632846571370);
 
 -- name: begin
 BEGIN;
@@ -59,27 +59,35 @@ COPY (
 ) TO STDOUT (FORMAT BINARY);
 
 -- name: rows_journal
+-- A journal's number is its place in the sequence: here a topic's is negative and a job's has a day before it, to
+-- find the partition of its frames (postgres_migrations.sql, step 5). What came from another store has none.
 COPY (
-    SELECT ns, jid, ns, id, stem, next_seq, trimmed_to, attempt_seq, closed, posted_at
-    FROM lakeshore.journal j
+    SELECT ns, number, ns, id, stem, next_seq, trimmed_to, attempt_seq, closed, posted_at
+    FROM (
+        SELECT *, CASE WHEN jid < 0 THEN -jid ELSE jid & 1099511627775 END AS number FROM lakeshore.journal) j
     WHERE (SELECT current_setting('lakeshore.ns')) = '' OR ns = (SELECT current_setting('lakeshore.ns'))
         OR (ns = (SELECT current_setting('lakeshore.reserved')) AND (
             id = ANY ((SELECT string_to_array(current_setting('lakeshore.tokens'), ','))::text[])
             OR (SELECT current_setting('lakeshore.ns')) = (SELECT i.ns FROM lakeshore.invocation i
                 WHERE i.seq = substring(j.id FROM '-row-([0-9]{1,18})$')::bigint)))
-    ORDER BY jid
+    ORDER BY number
 ) TO STDOUT (FORMAT BINARY);
 
 -- name: rows_frame
+-- The journals are put in order, not their frames, which come by their key within each. Frames whose journal was
+-- pruned wait for their day to be dropped, and are not read.
 COPY (
-    SELECT j.ns, f.jid, f.seq, f.body
-    FROM lakeshore.frame f LEFT JOIN lakeshore.journal j ON j.jid = f.jid
+    SELECT j.ns, j.number, f.seq, f.body
+    FROM (
+        SELECT ns, id, jid, CASE WHEN jid < 0 THEN -jid ELSE jid & 1099511627775 END AS number
+        FROM lakeshore.journal ORDER BY number) j
+    JOIN lakeshore.frame f ON f.jid = j.jid
     WHERE (SELECT current_setting('lakeshore.ns')) = '' OR j.ns = (SELECT current_setting('lakeshore.ns'))
         OR (j.ns = (SELECT current_setting('lakeshore.reserved')) AND (
             j.id = ANY ((SELECT string_to_array(current_setting('lakeshore.tokens'), ','))::text[])
             OR (SELECT current_setting('lakeshore.ns')) = (SELECT i.ns FROM lakeshore.invocation i
                 WHERE i.seq = substring(j.id FROM '-row-([0-9]{1,18})$')::bigint)))
-    ORDER BY f.jid, f.seq
+    ORDER BY j.number, f.seq
 ) TO STDOUT (FORMAT BINARY);
 
 -- name: tokens
@@ -157,8 +165,10 @@ SELECT said FROM lakeshore.moving;
 -- As in a file: whoever opens the database finds a version that he does not know, and a trigger refuses at its
 -- next write a program that has it open already. The session that moves rows says so, and passes.
 CREATE TABLE lakeshore.moving (kind text NOT NULL, other text NOT NULL, ns text, at float8 NOT NULL, said text NOT NULL);
+GRANT SELECT ON lakeshore.moving TO PUBLIC;
 INSERT INTO lakeshore.schema_version (version) VALUES (2147483647);
-CREATE FUNCTION lakeshore.refuse_moved() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION lakeshore.refuse_moved() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF coalesce(current_setting('lakeshore.mover', true), '') <> 'yes' THEN
         RAISE EXCEPTION '%', (SELECT said FROM lakeshore.moving);
@@ -173,6 +183,10 @@ CREATE TRIGGER moving BEFORE INSERT OR UPDATE OR DELETE ON lakeshore.frame
     FOR EACH STATEMENT EXECUTE FUNCTION lakeshore.refuse_moved();
 CREATE TRIGGER moving BEFORE INSERT OR UPDATE OR DELETE ON lakeshore.worker
     FOR EACH STATEMENT EXECUTE FUNCTION lakeshore.refuse_moved();
+
+-- name: clear
+-- What is moved back is copied afresh: the journals that are there have other numbers.
+TRUNCATE lakeshore.invocation, lakeshore.payload, lakeshore.journal, lakeshore.frame;
 
 -- name: note
 INSERT INTO lakeshore.moving (kind, other, ns, at, said)

@@ -28,7 +28,7 @@ ORDER BY jid;
 
 -- name: rows_frame
 SELECT j.ns, f.jid, f.seq, f.body
-FROM frame f LEFT JOIN journal j ON j.jid = f.jid
+FROM frame f JOIN journal j ON j.jid = f.jid
 WHERE :ns IS NULL OR j.ns = :ns
     OR (j.ns = :reserved AND (j.id IN (SELECT value FROM json_each(:tokens))
         OR :ns = (SELECT i.ns FROM invocation i WHERE instr(j.id, '-row-') > 0
