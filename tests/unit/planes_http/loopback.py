@@ -104,6 +104,7 @@ class Loopback:
         self.script = {name: list(steps) for name, steps in (script or {}).items()}
         self.seen: list[Request] = []
         self.drops = 0  # how many answers to each request are lost
+        self.lost: list[tuple[str, str]] = []
         self.stopping = threading.Event()
         self.connections = 0
         self._dropped: dict[tuple[str, str, str], int] = defaultdict(int)
@@ -129,7 +130,7 @@ class Loopback:
                 except (BrokenPipeError, ConnectionResetError):
                     self.close_connection = True  # the client went away
 
-            do_POST = do_GET
+            do_POST = do_PUT = do_GET
 
         class Server(http.server.ThreadingHTTPServer):
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -151,12 +152,15 @@ class Loopback:
             what = request.body
             if isinstance(what, dict):  # a repeated wait asks for what is left of it
                 what = {name: value for name, value in what.items() if name not in ("timeout_s", "again")}
+            if what is None:
+                what = request.raw, request.headers.get("content-range")
             key = (request.method, request.target, repr(what))
             self._dropped[key] += 1
             drop = self._dropped[key] <= self.drops
         if step is not None:
             step(request)
         elif drop:
+            self.lost.append((request.method, request.path))
             request.handler.wfile = _Nowhere()  # type: ignore[assignment]
             self.serve(request)
             request.cut()

@@ -16,7 +16,8 @@ from lakeshore.server.run import background
 
 OURS = {HEADER: VERSION}
 KEEPALIVE_SECONDS = 0.2
-_PASSED = ("authorization", "accept", "content-type", "user-agent")
+_FILE_HEADERS = ("content-range", "repr-digest", "range", "if-match", "etag")
+_PASSED = ("authorization", "accept", "content-type", "user-agent", *_FILE_HEADERS)
 
 
 class Ours(Loopback):
@@ -47,13 +48,14 @@ class Ours(Loopback):
             headers["accept"] = FRAMES
         line = http.client.HTTPConnection(urlsplit(self.behind).netloc, timeout=60)
         try:
-            body = request.raw if request.method == "POST" else None
+            body = request.raw if request.method in ("POST", "PUT") else None
             line.request(request.method, request.target, body, headers)
             answer = line.getresponse()
             kept = {
                 name.lower(): value
                 for name, value in answer.getheaders()
-                if name.lower().startswith("lakeshore-") or name.lower() in ("content-type", "retry-after")
+                if name.lower().startswith("lakeshore-")
+                or name.lower() in ("content-type", "retry-after", *_FILE_HEADERS)
             }
             if answer.getheader("transfer-encoding") != "chunked":
                 request.reply(answer.status, answer.read(), kept)

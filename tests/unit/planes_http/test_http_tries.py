@@ -37,33 +37,6 @@ def lossy(ours: Ours, request: pytest.FixtureRequest) -> Ours:
     return ours
 
 
-def test_every_verb_once_though_every_first_answer_is_lost(lossy: Ours, connect: Connect) -> None:
-    plane = connect(lossy)
-    assert plane.submit("gpu", b"e", id="a", key="k") == "a"
-    assert plane.submit_many("gpu", [Submission(envelope=b"e", id=id) for id in "bc"]) == ["b", "c"]
-    assert lossy.plane.count("gpu") == 3
-    claimed = lossy.plane.claim_many("gpu", "w", 3)
-    assert [each.id for each in claimed] == ["a", "b", "c"]
-    plane.heartbeat("a", "w", fence=1)
-    assert plane.journal_append("a", 0, b"0", worker_id="w", fence=1) == 0
-    assert plane.ack("a", "w", result=b"r", fence=1, frame=wire.end_frame(1)) is None
-    assert plane.result("a") == b"r"
-    assert list(plane.journal_read("a")) == [(0, b"0"), (1, wire.end_frame(1))]
-    plane.nack("b", "w", error="E: x", retry=False, fence=1)
-    plane.release("c", "w", fence=1)
-    assert lossy.plane.count("gpu") == 1
-    assert plane.cancel("c") is True
-    assert plane.requeue("c") is True
-    assert plane.cancel("c") is True
-    assert plane.cancel("c") is False
-    assert plane.queues() == {"gpu": {"succeeded": 1, "failed": 1, "cancelled": 1}}
-    assert plane.count("gpu", "failed") == 1
-    assert len(plane.invocations()) == 3
-    assert plane.get("a") is not None
-    assert plane.envelope("a") == b"e"
-    assert plane.workers() != []
-
-
 def test_endings_without_a_fence_though_the_answer_is_lost(lossy: Ours, connect: Connect) -> None:
     plane = connect(lossy)
     for id in "abcd":
