@@ -20,7 +20,8 @@ from lakeshore.server.serving import EVERYONE, PRODUCERS, Call, Serving
 from lakeshore.server.storages import check_key, read_json
 
 _QUEUE: Final = "code-repos"
-_TEXT_BYTES: Final = 2048
+LINE_BYTES: Final = 2048
+"""The most bytes of a text of a row."""
 _SUBMODULES_BYTES: Final = 64 * 1024
 
 
@@ -42,8 +43,8 @@ class CodeRepos:
 
     async def lookup(self, call: Call) -> Response:
         """Answer with the row of a commit."""
-        remote, commit = _text("remote", call.query("remote")), _text("commit", call.query("commit"))
-        row = await self._serving.read(_find, self._rows, _id(call.ns, clean_url(remote), commit))
+        remote, commit = _remote(call.query("remote")), _text("commit", call.query("commit"))
+        row = await self._serving.read(_find, self._rows, _id(call.ns, remote, commit))
         if row is None:
             raise Refusal("not_found", "no code of this remote and commit is stored. Register it.")
         return in_json(row)
@@ -52,7 +53,7 @@ class CodeRepos:
         """Keep a row; a later one of the same remote and commit takes its place."""
         body = await read_json(call.request, self._serving)
         row: dict[str, Any] = {
-            "remote": clean_url(_text("remote", field(body, "remote", str))),
+            "remote": _remote(field(body, "remote", str)),
             "commit": _text("commit", field(body, "commit", str)),
             "branch": field(body, "branch", str, None),
             "backend": _text("backend", field(body, "backend", str, "git")),
@@ -62,6 +63,8 @@ class CodeRepos:
             "submodules": field(body, "submodules", (list, dict), []),
             "dirty": field(body, "dirty", bool, False),
         }
+        if row["sizeBytes"] >= 2**63:
+            raise ValueError("sizeBytes: is more than any file has")
         if row["branch"] is not None:
             _text("branch", row["branch"])
         if len(json.dumps(row["submodules"])) > _SUBMODULES_BYTES:
@@ -70,9 +73,16 @@ class CodeRepos:
         return in_json(row)
 
 
+def _remote(value: str | None) -> str:
+    remote = clean_url(_text("remote", value))
+    if not remote:
+        raise ValueError("remote: wants the URL of a repository, or a word for it")
+    return remote
+
+
 def _text(name: str, value: str | None) -> str:
-    if not value or len(value.encode("utf-8", "surrogatepass")) > _TEXT_BYTES or not value.isprintable():
-        raise ValueError(f"{name}: wants a text of 1 to {_TEXT_BYTES} printable bytes")
+    if not value or len(value.encode("utf-8", "surrogatepass")) > LINE_BYTES or not value.isprintable():
+        raise ValueError(f"{name}: wants a text of 1 to {LINE_BYTES} printable bytes")
     return value
 
 

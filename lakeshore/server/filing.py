@@ -21,7 +21,7 @@ from lakeshore.server.shelf import Shelf
 OBJECT_BYTES: Final = 64 * 1024 * 1024 * 1024
 """What one file may have unless its URL says less."""
 _LEFT_SECONDS: Final = 7 * 86400.0
-_UPLOADS: Final = 1000
+UPLOADS: Final = 1000
 """The most unfinished uploads of a namespace."""
 _TIDY_SECONDS: Final = 3600.0
 _SWEEP_SECONDS: Final = 86400.0
@@ -169,10 +169,10 @@ class Filing:
         self._tidy(place)
         upload = place.upload(total, digest)
         parts = self.shelf.names(upload)
-        if not parts and len(self.shelf.names(f"{place.room}/uploads")) >= _UPLOADS:
+        if not parts and len(self.shelf.names(f"{place.room}/uploads")) >= UPLOADS:
             raise Refusal(
                 "too_many",
-                f"{_UPLOADS:,} uploads of this namespace are unfinished, the most there may be. Finish some; "
+                f"{UPLOADS:,} uploads of this namespace are unfinished, the most there may be. Finish some; "
                 f"what is left unfinished is removed after {_LEFT_SECONDS / 86400:g} days.",
                 retry_after=60,
             )

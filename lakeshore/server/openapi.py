@@ -11,8 +11,14 @@ from functools import cache
 from typing import Any, Final
 
 from lakeshore.planes import protocol
-from lakeshore.planes.protocol import FRAMES, MSGPACK, ROWS, Route
+from lakeshore.planes.contract import LONGEST_SPAN
+from lakeshore.planes.protocol import BODY_LIMIT, FRAMES, MSGPACK, ROWS, Route
 from lakeshore.planes.protocol_files import FILE, FILE_PATH, LOOKUP, PRESIGN, REGISTER
+from lakeshore.planes.protocol_values import SMALL_LIMIT
+from lakeshore.server.code_repos import LINE_BYTES
+from lakeshore.server.filing import OBJECT_BYTES
+from lakeshore.server.page import ASSETS
+from lakeshore.server.storages import JSON_BYTES, KEY_BYTES
 from lakeshore.version import __version__
 
 Schema = dict[str, Any]
@@ -20,13 +26,39 @@ _JSON: Final = "application/json"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
 _TEXT: Final[Schema] = {"type": "string"}
 _ANY: Final[Schema] = {}
-_NAME: Final[Schema] = {  # 255 bytes of UTF-8, which is 63 characters at the worst
+_NAME: Final[Schema] = {
     "type": "string",
-    "pattern": r"^(?:[ -~]{1,255}|[^\u0000-\u001f\u007f-\u009f]{1,63})$",
+    "description": "1 to 255 bytes of UTF-8 without control characters.",
+    "format": "name",
+    "minLength": 1,
+    "maxLength": 255,
+    "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$",
 }
-_LINE: Final[Schema] = {"type": "string", "pattern": "^[!-~]{1,250}$"}
-_KEY: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_]{1,100}$"}
+_LINE: Final[Schema] = {
+    "type": "string",
+    "description": f"1 to {LINE_BYTES:,} bytes of UTF-8, all of them printable.",
+    "format": "line",
+    "minLength": 1,
+    "maxLength": LINE_BYTES,
+    "pattern": r"^[^\u0000-\u001f\u007f-\u00a0]+$",
+}
+_KEY: Final[Schema] = {
+    "type": "string",
+    "description": f"A relative path that does not climb: {KEY_BYTES:,} bytes of UTF-8, 255 a part, at most.",
+    "format": "key",
+    "minLength": 1,
+    "maxLength": KEY_BYTES,
+    "pattern": r"^(?![A-Za-z]:)[^/\\\u0000]{1,255}(?:/[^/\\\u0000]{0,255}){0,254}$",
+}
 _MAYBE_ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{0,128}$"}
+_MAYBE_NAME: Final[Schema] = {
+    **_NAME,
+    "description": "At most 255 bytes of UTF-8 without control characters.",
+    "format": "name-or-nothing",
+    "minLength": 0,
+    "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$",
+}
+_ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{0,128}$"}
 _MAYBE_NAME: Final[Schema] = {"type": "string", "pattern": "^[ -~]{0,255}$"}
 _ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
 _FLAG: Final[Schema] = {"type": "boolean"}
@@ -34,6 +66,7 @@ _WHOLE: Final[Schema] = {"type": "integer"}
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "exclusiveMaximum": 2**62}
 _SIZE: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
 _SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
+_SPAN: Final[Schema] = {**_SECONDS, "maximum": LONGEST_SPAN}
 _STATE: Final[Schema] = {"enum": ["queued", "running", "succeeded", "failed", "cancelled"]}
 _MAP: Final[Schema] = {"type": "object"}
 _ERROR: Final[Schema] = {
@@ -51,9 +84,12 @@ _REFUSED: Final = {
     "412": "The file is no longer the one of If-Match.",
     "413": "The body is over the limit.",
     "416": "The file has no such bytes.",
-    "429": "Too many streams; see Retry-After.",
-    "503": "The store is away; see Retry-After.",
+    "429": "Too many open streams or unfinished uploads; see Retry-After.",
+    "500": "A fault of the server's; its log says more.",
+    "503": "The store or the storage is away; see Retry-After.",
+    "507": "The storage is full.",
 }
+_PAYLOADS: Final = (protocol.SUBMIT, protocol.SUBMIT_MANY, protocol.ACK, protocol.CHUNK)
 
 
 def _maybe(schema: Schema) -> Schema:
@@ -72,10 +108,10 @@ def _list(of: Schema) -> Schema:
 _SPEC: Final = {
     "kind": {"enum": ["fifo", "priority", "filo", "boltzmann"]},
     "temperature": _SECONDS,
-    "lease": _SECONDS,
+    "lease": _SPAN,
 }
 _CONFIG: Final = _object({}, {"queue": _ANY, "priority": {"type": "number"}, "key": _NAME})
-_MORE: Final = {"run_config": _CONFIG, "parent_invocation_id": _ID, "delay": _SECONDS}
+_MORE: Final = {"run_config": _CONFIG, "parent_invocation_id": _ID, "delay": _SPAN}
 _SUBMISSION: Final = _object({"invocation_id": _ID, "queue": _NAME, "args_blob": _BYTES}, _MORE)
 _ITEM: Final = _object({"invocation_id": _ID, "args_blob": _BYTES}, _MORE)
 _CLAIM: Final = {
@@ -97,7 +133,7 @@ _SUCCEEDED: Final = _object(
     {**_ENDING, "result_blob": _BYTES, "frame": _BYTES},
 )
 _FAILED: Final = _object(
-    {"invocation_id": _ID, "state": {"const": "failed"}}, {**_ENDING, "error": _ERROR, "delay": _SECONDS}
+    {"invocation_id": _ID, "state": {"const": "failed"}}, {**_ENDING, "error": _ERROR, "delay": _SPAN}
 )
 # route, what it does, query, body, answer
 _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schema]]] = [
@@ -194,7 +230,7 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
         protocol.HEARTBEAT,
         "Extend a lease.",
         {},
-        _object({"invocation_id": _ID}, {**_CLAIM, "lease": _SECONDS}),
+        _object({"invocation_id": _ID}, {**_CLAIM, "lease": _SPAN}),
         _OK,
     ),
     (protocol.RELEASE, "Hand a job back unharmed.", {}, _object({"invocation_id": _ID}, _CLAIM), _OK),
@@ -221,7 +257,9 @@ _FILES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None]]] = [
             {
                 "branch": _LINE,
                 "storageName": _LINE,
-                "sizeBytes": {"type": "integer", "minimum": 0},
+                "sizeBytes": {"type": "integer", "minimum": 0, "exclusiveMaximum": 2**63},
+                "backend": _LINE,
+                "submodules": {"type": ["array", "object"]},
                 "dirty": _FLAG,
             },
         ),
@@ -232,7 +270,10 @@ _FILES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None]]] = [
         {},
         _object(
             {"key": _KEY, "operation": {"enum": ["get", "put"]}},
-            {"expiresIn": {"type": "number", "minimum": 1, "maximum": 86400}},
+            {
+                "expiresIn": {"type": "number", "exclusiveMinimum": 0, "maximum": 86400},
+                "sizeBytes": {"type": "integer", "minimum": 0, "maximum": OBJECT_BYTES},
+            },
         ),
     ),
 ]
@@ -255,6 +296,8 @@ def document(*, auth: bool) -> dict[str, Any]:
         _add(paths, Route("GET", path), told, {}, None, "", {_JSON: _MAP}, public=True)
     page = {"text/html": _TEXT}
     _add(paths, Route("GET", "/"), "The web page.", {}, None, "", page, public=True)
+    for name, kind in ASSETS.items():
+        _add(paths, Route("GET", f"/page/{name}"), "A file of it.", {}, None, "", {kind: _TEXT}, public=True)
     _add(paths, Route("GET", "/page/view"), "The part of the page that changes.", _VIEW, None, "", page)
     _add_file(paths)
     _add(paths, Route("GET", "/metrics"), "Metrics for Prometheus.", {}, None, "", {"text/plain": _TEXT})
@@ -285,7 +328,7 @@ def _add_file(paths: dict[str, Any]) -> None:
             {"name": name, "in": "header", "schema": _TEXT} for name in _FILE_HEADERS[method]
         ]
         refusals = operation["responses"]
-        for status in ("403", "404", "408", "412", "413", "416"):
+        for status in ("403", "404", "408", "412", "413", "416", "429", "507"):
             refusals[status] = {**refusals["400"], "description": _REFUSED[status]}
         if method == "GET":
             refusals["206"] = {"description": "The bytes of Range.", "content": {FILE: {"schema": _BYTES}}}
@@ -297,6 +340,15 @@ def _add_file(paths: dict[str, Any]) -> None:
                 "content": {_JSON: {"schema": _MAP}},
             }
         refusals["403"]["description"] = "A URL that this server did not sign, or whose time is over."
+
+
+def _too_large(route: Route) -> str:
+    if route.method == "PUT":
+        return "The file, or the part, is over the limit that its URL allows."
+    if route in _PAYLOADS:
+        return f"The body is over the server's limit; {BODY_LIMIT:,} bytes where no other was set."
+    most = JSON_BYTES if route in (PRESIGN, REGISTER) else SMALL_LIMIT
+    return f"The body is over {most:,} bytes, the most of a call that carries no payload."
 
 
 def _add(
@@ -312,7 +364,7 @@ def _add(
 ) -> None:
     ids = {"id"} if "/invocations/" in route.template and route is not protocol.STREAM else frozenset()
     error = {"schema": _object({"error": _object({"code": _TEXT, "message": _TEXT})})}
-    refused = {"400", "405", "503"} if public else _REFUSED.keys() - {"412", "416"}
+    refused = {"400", "403", "405", "500", "503"} if public else _REFUSED.keys() - {"412", "416", "507"}
     operation: dict[str, Any] = {
         "summary": told,
         "operationId": f"{route.method.lower()}{re.sub('[^a-z]+', '_', route.template)}".strip("_"),
@@ -330,7 +382,10 @@ def _add(
                 "content": {kind: {"schema": each} for kind, each in answers.items()},
             },
             **{
-                status: {"description": _REFUSED[status], "content": {_JSON: error, MSGPACK: error}}
+                status: {
+                    "description": _too_large(route) if status == "413" else _REFUSED[status],
+                    "content": {_JSON: error, MSGPACK: error},
+                }
                 for status in sorted(refused)
             },
         },

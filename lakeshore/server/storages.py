@@ -57,7 +57,8 @@ _EXPIRES: Final = 900.0
 _LONGEST: Final = 86400.0
 _SLOWEST: Final = 1024
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_JSON_BYTES: Final = 256 * 1024
+JSON_BYTES: Final = 256 * 1024
+"""The most bytes of a JSON body."""
 _MEDIA: Final = frozenset({FILE, FOLDER})
 _TO_DISK: Final = 1024 * 1024
 
@@ -323,14 +324,20 @@ def check_key(key: str) -> str:
 
 async def read_json(request: Request, serving: Serving) -> Mapping[str, Any]:
     """Return a JSON object that a client sent; raises `ValueError` for any other body."""
-    data = await bodies.read(request, serving.options, _JSON_BYTES)
+    data = await bodies.read(request, serving.options, JSON_BYTES)
     try:
-        body = json.loads(data)
+        body = json.loads(data, parse_float=_number)
     except (ValueError, RecursionError):
         raise ValueError("body: wants a JSON object") from None
     if not isinstance(body, dict):
         raise ValueError(f"body: wants a JSON object, got {type(body).__name__}")
     return body
+
+
+def _number(text: str) -> float:
+    """Return a number of JSON, where 1.0 and 1e0 are whole numbers, too."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _origin(request: Request) -> str:

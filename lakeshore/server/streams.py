@@ -36,7 +36,9 @@ def routes(serving: Serving) -> list[Route]:
         if not -1 <= since < _SEQ_LIMIT:
             raise ValueError(f"since: wants -1 or a seq below 2**62, got {since}")
         rows = ROWS in call.request.headers.get("accept", "")
-        look = call.query("wait") == "0"
+        if call.query("wait", "0") != "0":
+            raise ValueError("wait: wants 0, or to be left out")
+        look = call.query("wait") is not None
         opened = serving.open_stream(call)
         opened.__enter__()  # the answer closes it, once it has gone out
         try:

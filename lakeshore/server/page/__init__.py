@@ -22,6 +22,8 @@ from starlette.routing import Route
 
 from lakeshore.errors import LakeshoreError
 from lakeshore.planes import protocol
+from lakeshore.planes.contract import check_id, check_name
+from lakeshore.planes.engine import check_state
 from lakeshore.planes.store_tokens import EVERYWHERE
 from lakeshore.planes.store_within import check_namespace
 from lakeshore.server.answers import PROTOCOL, Refusal, refused
@@ -30,7 +32,13 @@ from lakeshore.server.serving import EVERYONE, Answered, Call, Serving
 from lakeshore.states import State
 from lakeshore.version import __version__
 
-_ASSETS: Final = {"page.css": "text/css", "page.js": "text/javascript", "msgpack.js": "text/javascript"}
+ASSETS: Final = {"page.css": "text/css", "page.js": "text/javascript", "msgpack.js": "text/javascript"}
+"""The page's files, and their media types."""
+_CHECKS: Final[Mapping[str, Callable[[str, str], str]]] = {
+    **dict.fromkeys(("find", "queue"), check_name),
+    "state": lambda value, _: check_state(value),
+    **dict.fromkeys(("before", "job"), check_id),
+}
 _GUARDS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -50,7 +58,7 @@ def routes(serving: Serving) -> list[Route]:
     return [
         Answered("/", page.shell, methods=["GET"]),
         serving.route(view, page.view, EVERYONE),
-        *(Answered(f"/page/{name}", partial(asset, name), methods=["GET"]) for name in _ASSETS),
+        *(Answered(f"/page/{name}", partial(asset, name), methods=["GET"]) for name in ASSETS),
     ]
 
 
@@ -90,6 +98,9 @@ class Page:
         everywhere = token is None or token.ns == EVERYWHERE
         names = await serving.read(serving.namespaces) if everywhere else [ns]
         asked = {name: call.query(name) or "" for name in ("find", "queue", "state", "before", "job")}
+        for name, check in _CHECKS.items():
+            if asked[name].strip():
+                check(asked[name], name)
         plane = serving.plane(ns)
         if asked["job"]:
             name, shown = "job.html", await serving.read(views.job, plane, asked["job"])
@@ -113,7 +124,7 @@ async def asset(name: str, request: Request) -> Response:
     """Answer with a file of the page."""
     request.scope["lakeshore.route"] = f"/page/{name}"
     headers = {**PROTOCOL, **_GUARDS, "Cache-Control": "public, max-age=3600"}
-    return Response(_read(name), headers=headers, media_type=_ASSETS[name])
+    return Response(_read(name), headers=headers, media_type=ASSETS[name])
 
 
 def html(text: str, **headers: str) -> Response:
@@ -134,7 +145,7 @@ def link(ns: str, **names: str) -> str:
 @cache
 def mark() -> str:
     """Return what changes with the page's files, so that no browser keeps an older one."""
-    return hashlib.sha256(b"".join(_read(name) for name in _ASSETS)).hexdigest()[:12]
+    return hashlib.sha256(b"".join(_read(name) for name in ASSETS)).hexdigest()[:12]
 
 
 @cache
