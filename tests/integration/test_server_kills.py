@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from integration.served import Process
 
 from lakeshore import ClaimLost, Dispatch, HttpDispatch, PlaneUnavailable, wire
@@ -20,6 +21,7 @@ from lakeshore import ClaimLost, Dispatch, HttpDispatch, PlaneUnavailable, wire
 LONG = os.environ.get("LONG_TESTS") == "1"
 KILLS = 50 if LONG else 3
 PATIENCE = 240.0
+pytestmark = pytest.mark.timeout(1200 if LONG else 300)
 AHEAD = 100
 """Jobs that producers are ahead of workers at most, so that what is left at the end is soon done."""
 

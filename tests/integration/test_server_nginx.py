@@ -1,8 +1,12 @@
-"""Behind nginx, which cuts what is quiet for too long: waits, streams and uploads go through."""
+"""Behind nginx, which cuts what is quiet for too long: waits, streams and uploads go through.
+
+The long form (``LONG_TESTS=1``) has nginx's own 60 s: it takes about 9 minutes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -17,7 +21,10 @@ from lakeshore.server import Options, create_app
 from lakeshore.server.run import background
 
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
-CUT_SECONDS = 1
+LONG = os.environ.get("LONG_TESTS") == "1"
+CUT_SECONDS = 60 if LONG else 1
+PATIENCE = 20 + 3 * CUT_SECONDS
+pytestmark = pytest.mark.timeout(900 if LONG else 300)
 CONF = """
 daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log;
 events {{ worker_connections 256; }}
@@ -66,7 +73,7 @@ def through(tmp_path: Path):
                 except OSError:
                     assert time.monotonic() < end, (tmp_path / "error.log").read_text()
                     time.sleep(0.02)
-            client = HttpDispatch(f"http://127.0.0.1:{port}", timeout=20)
+            client = HttpDispatch(f"http://127.0.0.1:{port}", timeout=PATIENCE)
             opened.callback(client.close)
             return plane, client
 
@@ -74,7 +81,7 @@ def through(tmp_path: Path):
 
 
 def test_a_quiet_stream_is_kept_alive_or_goes_on_from_its_cursor(through):
-    for keepalive in (0.3, 60.0):  # within nginx's patience, and past it: then nginx cuts
+    for keepalive in (0.25 * CUT_SECONDS, 60.0 * CUT_SECONDS):  # within nginx's patience; past it, so it cuts
         plane, client = through(keepalive=keepalive)
         journal = f"t{keepalive:g}"
 
@@ -85,17 +92,17 @@ def test_a_quiet_stream_is_kept_alive_or_goes_on_from_its_cursor(through):
 
         writer = threading.Thread(target=post)
         writer.start()
-        assert list(client.journal_read(journal, timeout=20)) == [(0, b"0"), (1, b"1"), (2, b"2")]
+        assert list(client.journal_read(journal, timeout=PATIENCE)) == [(0, b"0"), (1, b"1"), (2, b"2")]
         writer.join()
 
 
 def test_waits_longer_than_nginx_has_patience_for(through):
-    plane, client = through(hold=30.0)
+    plane, client = through(hold=30.0 * CUT_SECONDS)
     plane.submit("gpu", b"e", id="a")
     plane.claim("gpu", "w")
     timer = threading.Timer(CUT_SECONDS * 2.5, lambda: plane.ack("a", "w", result=b"r"))
     timer.start()
-    assert client.result("a", timeout=20) == b"r"
+    assert client.result("a", timeout=PATIENCE) == b"r"
     timer.join()
     assert client.submit("gpu", b"x" * 30_000_000, id="large") == "large"
     assert client.envelope("large") == b"x" * 30_000_000
