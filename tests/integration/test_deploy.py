@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -15,17 +16,20 @@ from integration.deployed import (
     DEPLOY,
     PATH,
     ROOT,
+    answers,
     compose,
     documents,
     free_port,
     kubernetes,
     unit,
+    until,
     with_defaults,
 )
 
-from lakeshore import Dispatch
+from lakeshore import Dispatch, HttpDispatch
 from lakeshore.planes.measures import MEANINGS
 from lakeshore.server import Options, create_app
+from lakeshore.server.run import background
 
 
 def tool(name: str, why: str) -> str:
@@ -295,18 +299,41 @@ def test_prometheus_takes_its_files() -> None:
     ok(promtool, "check", "config", "--syntax-only", "prometheus.yaml", cwd=folder)
 
 
-def test_nginx_takes_the_proxy(tmp_path: Path) -> None:
+def test_the_proxy_passes_on_all_but_the_metrics(tmp_path: Path) -> None:
     nginx = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
     if nginx is None:
         pytest.skip("no nginx: install it to try what stands behind one")
     text = (DEPLOY / "nginx" / "lakeshore.conf").read_text("utf-8")
-    text = re.sub(r"^\s*ssl_certificate.*\n", "", text, flags=re.MULTILINE).replace(
-        "443 ssl", f"127.0.0.1:{free_port()}"
-    )
     temporary = "".join(
         f"{name}_temp_path {tmp_path}/{name};"
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    conf = tmp_path / "nginx.conf"
-    conf.write_text(f"pid {tmp_path}/pid; events {{}} http {{ access_log off; {temporary} {text} }}")
-    ok(nginx, "-t", "-q", "-c", conf, "-e", tmp_path / "error.log")
+    port = free_port()
+    with contextlib.ExitStack() as opened:
+        plane = opened.enter_context(Dispatch(tmp_path / "d.sqlite"))
+        url = opened.enter_context(background(create_app(plane, Options(auth=False))))
+        text = re.sub(r"^\s*ssl_\w+ .*\n", "", text, flags=re.MULTILINE).replace(
+            "443 ssl", f"127.0.0.1:{port}"
+        )
+        text = text.replace("127.0.0.1:8080", url.removeprefix("http://"))
+        conf = tmp_path / "nginx.conf"
+        conf.write_text(
+            f"daemon off; master_process off; pid {tmp_path}/pid; events {{}}"
+            f" http {{ access_log off; {temporary} {text} }}"
+        )
+        process = subprocess.Popen([nginx, "-c", conf, "-e", tmp_path / "error.log"])
+        opened.callback(process.wait, 10)
+        opened.callback(process.terminate)
+        through = f"http://127.0.0.1:{port}"
+        until(lambda: answers(f"{through}/readyz")[0] == 200, told=(tmp_path / "error.log").read_text)
+        assert answers(f"{url}/metrics")[0] == 200
+        assert answers(f"{through}/metrics")[0] == 404
+        client = opened.enter_context(contextlib.closing(HttpDispatch(through)))
+        client.submit("gpu", b"x" * 1_000_000, id="a")
+        held = client.claim("gpu", "w")
+        client.journal_append("a", 0, b"at once", worker_id="w", fence=held.fence)
+        rows = client.journal_read("a", timeout=20)
+        assert next(rows) == (0, b"at once")  # while the job runs: nothing is kept back
+        client.ack("a", "w", fence=held.fence, result=b"r")
+        assert list(rows) == []
+        assert client.result("a") == b"r"

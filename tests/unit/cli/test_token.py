@@ -103,3 +103,21 @@ def test_a_store_named_by_a_file(home: Path, file: Path, tmp_path: Path) -> None
     assert run(["token", "create", "--token-file", str(file), "--store-file", str(tmp_path / "store")]) == 0
     assert (tmp_path / "jobs.sqlite").exists()
     assert not (home / "dispatch.sqlite").exists()
+
+
+def test_a_token_is_changed_as_the_guide_says(
+    home: Path, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store").write_text(str(tmp_path / "jobs.sqlite"))
+    at = ["--store-file", str(tmp_path / "store")]
+    assert run(["token", "create", "--role", "worker", "--token-file", str(file), *at]) == 0
+    file.write_text(CHOSEN[::-1].replace("_ksl", "") + "\n")
+    assert run(["token", "create", "--role", "worker", "--token-file", str(file), *at]) == 2
+    file.write_text("lsk_" + "Z9-_" * 12)
+    assert run(["token", "create", "--role", "worker", "--token-file", str(file), *at]) == 0
+    capsys.readouterr()
+    assert run(["token", "list", "--json", *at]) == 0
+    new, old = (row["id"] for row in json.loads(capsys.readouterr().out))
+    assert run(["token", "revoke", old, *at]) == 0
+    with Dispatch(tmp_path / "jobs.sqlite") as plane:
+        assert {token.id: token.live for token in Tokens(plane).list()} == {new: True, old: False}
