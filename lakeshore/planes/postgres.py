@@ -23,6 +23,7 @@ from lakeshore.planes.contract import check_name
 from lakeshore.planes.engine import Transaction
 from lakeshore.planes.postgres_connection import CLASHES, Connection, is_away, unavailable
 from lakeshore.planes.postgres_database import Database
+from lakeshore.planes.postgres_prune import PruningByDays
 from lakeshore.planes.store import Store
 
 _CLASHES = 50
@@ -33,7 +34,7 @@ _GIVE_WAY = 3.0
 T = TypeVar("T")
 
 
-class PostgresDispatch(Store):
+class PostgresDispatch(PruningByDays, Store):
     """A dispatch plane in a PostgreSQL database (13 or newer), for any number of machines.
 
     Parameters

@@ -10,17 +10,18 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import psycopg
-from psycopg import conninfo
 from psycopg import errors as said
 
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import migrations, postgres_address, postgres_schema
 from lakeshore.planes.migrations import Migration, Say, Standing
 from lakeshore.planes.postgres_address import Address
-from lakeshore.planes.postgres_connection import Connection, Session, unavailable
+from lakeshore.planes.postgres_connection import Connection, unavailable
+from lakeshore.planes.postgres_database import Database
 
 T = TypeVar("T")
 PATIENCE = 600.0
@@ -134,9 +135,14 @@ def _transact(tx: Connection, work: Callable[[], T]) -> T:
 def _connected(dsn: str) -> Iterator[tuple[Connection, Address]]:
     """Open one connection for the block, and say in our words what goes wrong with it."""
     address = postgres_address.read(dsn)
+    database = Database(address)
     try:
-        with Session.connect(conninfo.make_conninfo("", **address.options), autocommit=True) as raw:
-            raw.prepare_threshold = None  # a pooler may hand the session on
-            yield Connection(raw, writing=True, clock=time.time), address
+        database.check()
+        with database.connection(writing=True) as tx:
+            # A step may read a whole table; keepalives tell when the server is gone.
+            tx.raw.wait = partial(psycopg.Connection.wait, tx.raw)  # type: ignore[method-assign]
+            yield tx, address
     except psycopg.Error as error:
         raise unavailable(address, error) from error
+    finally:
+        database.close()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import migrations, postgres_statements, statements
 from lakeshore.planes.migrations import Migration
+from lakeshore.planes.moving_side import CLOSED
 from lakeshore.planes.postgres_address import Address
 from lakeshore.planes.postgres_connection import Connection
 
@@ -56,9 +57,12 @@ def version_of(tx: Connection, address: Address) -> Version:
         raise PlaneUnavailable(f"open: {address} is a standby, which takes no writes. Name the primary.")
     newest = migrations.newest(_ENGINE)
     if not there:
-        return Version(0, newest, migrations.oldest(_ENGINE), ())
+        return Version(0, newest, migrations.oldest(_ENGINE), migrations.known(_ENGINE))
     oldest = int(tx.rows("version", {})[0][0] or 1)
-    found = int((tx.rows("newest_step", {})[0][0] if noted else None) or oldest)
+    found = max(oldest, int((tx.rows("newest_step", {})[0][0] if noted else None) or 1))
+    if oldest == CLOSED:
+        said = tx.raw.execute(statements.load("moving_postgres.sql")["said"]).fetchone()
+        raise PlaneUnavailable(f"open: {address}: {said[0] if said else 'this store is closed.'}")
     if oldest > newest:
         raise PlaneUnavailable(
             f"open: {address} was made by a newer lakeshore (schema {found}, for those that know schema "
@@ -77,7 +81,7 @@ def make(tx: Connection, address: Address) -> None:
     """
     tx.rows("setting_up", {})
     version = version_of(tx, address)
-    if version.pending:
+    if version.found and version.pending:
         raise PlaneUnavailable(
             f"open: {address} has the tables of schema {version.found}, this lakeshore needs "
             f"{version.newest}. Run: lakeshore db migrate --plane {address.shown}. Servers of the version "
@@ -87,7 +91,9 @@ def make(tx: Connection, address: Address) -> None:
         tx.rows("make_home", {})
         _run(tx, statements.load("postgres_schema.sql")["schema"])
         tx.rows("set_version", {"n": version.oldest})
-        tx.rows("note_step", {"n": version.newest, "name": "made"})
+        for step in version.pending:
+            _run(tx, step.sql)
+            tx.rows("note_step", {"n": step.version, "name": step.name})
 
 
 def take(tx: Connection, address: Address, step: Migration) -> bool:
@@ -116,10 +122,10 @@ def sql_for(version: Version, steps: tuple[Migration, ...]) -> str:
 
     Each step is a transaction, to be run by the owner of the tables.
     """
-    if version.found == 0:
-        made = [_said("make_home"), _said("schema"), _noted(version.oldest, version.newest, "made")]
-        return "\n".join(["BEGIN;", *made, "COMMIT;", ""])
     lines, oldest = [], version.oldest
+    if version.found == 0:
+        made = [_said("make_home"), _said("schema"), _said("set_version").replace(":n", str(oldest))]
+        lines += ["-- 1: the tables", "BEGIN;", *made, "COMMIT;\n"]
     for step in steps:
         oldest = max(oldest, step.oldest)
         lines += [

@@ -9,12 +9,12 @@ from lakeshore.planes.contract import check_number
 from lakeshore.planes.engine import Engine, Transaction, check_state, check_whole
 from lakeshore.states import TERMINAL
 
-_BATCH = 100
-"""Rows a transaction, so that no writer waits long behind a prune."""
-
 
 class Pruning(Engine):
     """Delete what ended long ago."""
+
+    _prune_batch = 100
+    """Rows a transaction, so that no writer waits long behind a prune."""
 
     def prune(
         self,
@@ -40,13 +40,22 @@ class Pruning(Engine):
         if wanted == TERMINAL and removed < left:
             while self._write(lambda tx: self._prune_topics(tx, cut)):
                 pass
+        self._prune_rest(older_than)
         return removed
+
+    def _prune_rest(self, older_than: float) -> None:
+        """Give back what lies about of rows that are gone; nothing does unless an engine leaves some."""
 
     def _prune_state(self, state: str, cut: float, left: int) -> int:
         """Prune up to `left` rows of one state; they are looked for outside the write lock."""
         removed = 0
         while removed < left:
-            step = {"ns": self._ns, "state": state, "cut": cut, "limit": min(_BATCH, left - removed)}
+            step = {
+                "ns": self._ns,
+                "state": state,
+                "cut": cut,
+                "limit": min(self._prune_batch, left - removed),
+            }
             rows = self._read(lambda tx, step=step: tx.rows("prunable", step))  # type: ignore[misc]
             if not rows:
                 break

@@ -2,6 +2,7 @@
 -- verbs.sql; it is qualified with its schema when the file is loaded.
 
 -- name: schema
+-- The tables of the first release; the steps in postgres_migrations.sql follow, for a new plane as for an old one.
 -- Text is COLLATE "C": an index does not depend on the machine's locale, whose upgrade would corrupt it. The
 -- identity gives the order: a sequence never repeats, whatever rolls back. fillfactor leaves room on the page
 -- for the changes of state that each row goes through; a queue's rows die young, so vacuum comes early.
@@ -77,14 +78,7 @@ CREATE TABLE worker (
     seen_at float8 NOT NULL,
     PRIMARY KEY (ns, worker_id, queue)
 );
--- The oldest version whose lakeshore may use these tables, which is what one of the first release looks at; and
--- the steps that were taken.
 CREATE TABLE schema_version (version bigint NOT NULL);
-CREATE TABLE lakeshore.migration (
-    version bigint PRIMARY KEY,
-    name text COLLATE "C" NOT NULL,
-    taken_at timestamptz NOT NULL DEFAULT clock_timestamp()
-);
 -- The time from one crash of the server to the next: a crash empties an UNLOGGED table, a restart does not.
 CREATE UNLOGGED TABLE span (one boolean PRIMARY KEY DEFAULT true CHECK (one), id text NOT NULL);
 -- (priority - top) / temperature for a draw. Here an overflow or underflow is an error, so what is near neither
