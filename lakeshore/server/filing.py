@@ -20,7 +20,7 @@ from lakeshore.server.shelf import Shelf
 
 OBJECT_BYTES: Final = 64 * 1024 * 1024 * 1024
 """What one file may have unless its URL says less."""
-_LEFT_SECONDS: Final = 7 * 86400.0
+_LEFT_SECONDS: Final = 86400.0
 UPLOADS: Final = 1000
 """The most unfinished uploads of a namespace."""
 _TIDY_SECONDS: Final = 3600.0

@@ -342,10 +342,15 @@ class Serving:
 
     @contextlib.asynccontextmanager
     async def listening(
-        self, call: Call, topic: str, peek: Callable[[], bool], *, one: bool = False
+        self, call: Call, topic: str | list[str], peek: Callable[[], bool], *, one: bool = False
     ) -> AsyncIterator[tuple[Ear, asyncio.Task[None]]]:
-        """Give the block an ear for `topic`, and a task that is done once the client has gone away."""
-        with self.hearing.ear(topic, peek, one=one) as ear:
+        """Give the block an ear for `topic`, and a task that is done once the client has gone away.
+
+        With a list of topics it hears this process alone: who asks so looks by himself, now and then.
+        """
+        hearing = self.hearing
+        ears = hearing.ear(topic, peek, one=one) if isinstance(topic, str) else hearing.ear_of_many(topic)
+        with ears as ear:
             gone = asyncio.get_running_loop().create_task(_until_gone(call.request))
             gone.add_done_callback(lambda _: ear.ring())
             try:

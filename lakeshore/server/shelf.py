@@ -6,7 +6,11 @@ An object is whole or not there. What a name means is none of this room's busine
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import errno
+import math
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -14,10 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from lakeshore.codebase.git import clean_url
 from lakeshore.errors import PlaneUnavailable
 
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a full disk raises."""
 _READ: Final = 1024 * 1024
-_OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"})
+_BEGUN: Final = ".begun"
+_FRESH_SECONDS: Final = 43200.0
+"""What is younger needs no renewal: a sweep takes nothing of the last day."""
+_CREDENTIAL: Final = re.compile(r"//[^/@\s]*@")
+_BUCKETS: Final = frozenset({"s3", "s3a", "gs", "gcs"})
+_OBJECT_STORES: Final = _BUCKETS | {"abfs", "abfss", "az", "memory"}
 """Where a write that was broken off leaves nothing."""
 
 
@@ -83,6 +95,7 @@ class Folder:
 
     def __init__(self, base: Path) -> None:
         self._base = base
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -183,26 +196,51 @@ class Folder:
 
 
 class Remote:
-    """What fsspec reaches."""
+    """What fsspec reaches. Whatever it raises comes out as `PlaneUnavailable`, without a credential."""
 
     def __init__(self, url: str) -> None:
+        self._shown = clean_url(url)
         try:
             import fsspec  # type: ignore[import-untyped]
         except ImportError:
             raise PlaneUnavailable(
-                f"storage {url!r}: wants the package fsspec (and, for s3://, s3fs). "
+                f"storage {self._shown!r}: wants the package fsspec (and, for s3://, s3fs). "
                 "Install it: pip install 'jupyter-lakeshore[storage]' s3fs"
             ) from None
-        problem = ""
-        try:
+        with self._told("opened"):
             self._fs, path = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError, OSError) as exc:
-            problem = f"{type(exc).__name__}: {exc}"
-        if problem:
-            raise PlaneUnavailable(f"storage {url.partition('?')[0]!r} cannot be used ({problem})")
-        self._base = str(path).rstrip("/")
-        protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
-        self._direct = bool(protocols & _OBJECT_STORES)
+            self._base = str(path).rstrip("/")
+            protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
+            self._direct = bool(protocols & _OBJECT_STORES)
+            if protocols & _BUCKETS and not self._fs.exists(self._base.partition("/")[0]):
+                raise FileNotFoundError("there is no such bucket")
+
+    @contextlib.contextmanager
+    def _told(self, verb: str) -> Iterator[None]:
+        """Raise what goes wrong within as ours, but for an object that one reads and that is not there."""
+        said = ""
+        try:
+            yield
+        except PlaneUnavailable:
+            raise
+        except FileNotFoundError as exc:
+            if verb == "read":
+                raise
+            said = f"{exc or 'not found'}: make the bucket, or check its name"
+        except PermissionError as exc:
+            said = f"{exc}: check the credentials that the server was started with"
+        except OSError as exc:
+            if exc.errno in FULL:
+                raise
+            said = f"{type(exc).__name__}: {exc}"
+        except Exception as exc:  # noqa: BLE001 - each kind of storage has errors of its own
+            said = f"{type(exc).__name__}: {exc}"
+        if said:
+            line = " ".join(_CREDENTIAL.sub("//***@", said).split())[:300].rstrip(".")
+            raise PlaneUnavailable(
+                f"storage {self._shown!r} could not be {verb} ({line}). Check that it is there and that the "
+                "server may read, write and list it."
+            )
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -217,60 +255,127 @@ class Remote:
     def put(self, name: str, file: Path) -> None:
         """Upload the file."""
         target = f"{self._base}/{name}"
-        if self._direct:
-            self._fs.put_file(str(file), target)
-            return
-        self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-        begun = f"{target}.{os.urandom(6).hex()}.begun"
-        self._fs.put_file(str(file), begun)
-        self._fs.mv(begun, target)
+        with self._told("written"):
+            if self._direct:
+                self._fs.put_file(str(file), target)
+                return
+            self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+            begun = f"{target}.{os.urandom(6).hex()}{_BEGUN}"
+            self._fs.put_file(str(file), begun)
+            self._fs.mv(begun, target)
 
     def size(self, name: str) -> int | None:
         """Return an object's bytes."""
-        self._fs.invalidate_cache()
+        row = self._row(name)
+        return None if row is None else int(row["size"])
+
+    def _row(self, name: str) -> dict[str, Any] | None:
         try:
-            return int(self._fs.size(f"{self._base}/{name}"))
+            with self._told("read"):
+                self._fs.invalidate_cache()
+                row: dict[str, Any] = self._fs.info(f"{self._base}/{name}")
         except FileNotFoundError:
             return None
+        return row
 
     def parts(self, name: str, first: int = 0, size: int | None = None) -> Iterator[bytes]:
         """Yield an object's bytes."""
-        with self._fs.open(f"{self._base}/{name}", "rb") as file:
-            file.seek(first)
-            yield from _parts(file, size)
+        with self._told("read"):
+            file = self._fs.open(f"{self._base}/{name}", "rb", cache_type="readahead")
+        with file:
+            with self._told("read"):
+                file.seek(first)
+            parts = _parts(file, size)
+            while True:
+                with self._told("read"):
+                    part = next(parts, None)
+                if part is None:
+                    return
+                yield part
 
     def names(self, folder: str) -> dict[str, int]:
         """Return the objects of a folder."""
-        self._fs.invalidate_cache()
+        return {name: int(row["size"] or 0) for name, row in self._rows(folder).items()}
+
+    def _rows(self, folder: str) -> dict[str, dict[str, Any]]:
         try:
-            rows = self._fs.ls(f"{self._base}/{folder}", detail=True)
+            with self._told("read"):
+                self._fs.invalidate_cache()
+                rows = self._fs.ls(f"{self._base}/{folder}", detail=True)
         except FileNotFoundError:
             return {}
-        return {
-            str(row["name"]).rpartition("/")[2]: int(row["size"] or 0)
-            for row in rows
-            if not str(row["name"]).endswith(".begun")
-        }
+        named = {str(row["name"]).rstrip("/").rpartition("/")[2]: row for row in rows}
+        return {name: row for name, row in named.items() if name and not name.endswith(_BEGUN)}
 
     def drop(self, folder: str) -> None:
         """Remove a folder."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), self._told("read"):
             self._fs.rm(f"{self._base}/{folder}", recursive=True)
 
     def tidy(self, folder: str, seconds: float) -> None:
-        """Leave that to the bucket's lifecycle rules: its times are not ours."""
+        """Remove what is old: of a folder in it, whose newest object is."""
+        newest: dict[str, float] = {}
+        with contextlib.suppress(FileNotFoundError), self._told("read"):
+            self._fs.invalidate_cache()
+            for path, row in self._fs.find(f"{self._base}/{folder}/", detail=True).items():
+                name, at = path.partition(f"{folder}/")[2].partition("/")[0], _changed(row)
+                newest[name] = max(newest.get(name, 0.0), math.inf if at is None else at)
+        for name, at in newest.items():
+            if name and time.time() - at > seconds:
+                self.drop(f"{folder}/{name}")
 
     def keep(self, name: str) -> bool:
-        """Whether it is there: nothing here is swept by age."""
-        return self.size(name) is not None
+        """Make an object as new where it is getting old, by copies within the store."""
+        row = self._row(name)
+        if row is None:
+            return False
+        at = _changed(row)
+        if at is None or time.time() - at < _FRESH_SECONDS:
+            return True
+        if not self._direct:
+            return False  # it is sent again
+        path = f"{self._base}/{name}"
+        copy = f"{path}.{os.urandom(6).hex()}{_BEGUN}"
+        try:
+            with self._told("read"):
+                self._fs.copy(path, copy)
+                self._fs.copy(copy, path)
+        except FileNotFoundError:
+            return False
+        finally:
+            self.drop(copy.removeprefix(f"{self._base}/"))
+        return True
 
     def old(self, folder: str, seconds: float) -> dict[str, int]:
-        """Nothing: its times are not ours."""
-        return {}
+        """Return the objects of a folder that are old, by the store's clock."""
+        return {
+            name: int(row["size"] or 0)
+            for name, row in self._rows(folder).items()
+            if (at := _changed(row)) is not None and time.time() - at > seconds
+        }
 
     def remove(self, name: str, seconds: float) -> bool:
-        """Leave it."""
-        return False
+        """Remove an object that is old."""
+        row = self._row(name)
+        at = None if row is None else _changed(row)
+        if at is None or time.time() - at < seconds:
+            return False
+        self.drop(name)
+        return True
+
+
+def _changed(row: dict[str, Any]) -> float | None:
+    """Return when an object was written (Unix), None where its store does not say."""
+    for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
+        at = row.get(name)
+        if isinstance(at, str):
+            with contextlib.suppress(ValueError):
+                at = dt.datetime.fromisoformat(at)
+        if isinstance(at, dt.datetime):
+            return at.timestamp()
+        if isinstance(at, (int, float)):
+            return float(at)
+    return None
 
 
 def _parts(file: Any, size: int | None) -> Iterator[bytes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import hashlib
 import json
@@ -47,7 +46,7 @@ from lakeshore.server import bodies
 from lakeshore.server.answers import PROTOCOL, Refusal, in_json, refused
 from lakeshore.server.filing import OBJECT_BYTES, Filing, Place, Record, wrong_digest
 from lakeshore.server.serving import EVERYONE, Call, Serving
-from lakeshore.server.shelf import shelf_at
+from lakeshore.server.shelf import FULL, shelf_at
 from lakeshore.server.signing import Grant, Signer
 from lakeshore.states import State
 
@@ -56,7 +55,6 @@ _log = logging.getLogger("lakeshore.server")
 _EXPIRES: Final = 900.0
 _LONGEST: Final = 86400.0
 _SLOWEST: Final = 1024
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 JSON_BYTES: Final = 256 * 1024
 """The most bytes of a JSON body."""
 _MEDIA: Final = frozenset({FILE, FOLDER})
@@ -75,7 +73,7 @@ def routes(serving: Serving) -> list[Route]:
         except (Refusal, ValueError, LakeshoreError) as exc:
             return refused(request, exc)
         except OSError as exc:
-            if exc.errno not in _FULL:
+            if exc.errno not in FULL:
                 raise
             _log.error("storage: %s; a file was not kept. Free space there, or prune.", exc.strerror)
             return refused(request, Refusal("storage_full", _full(exc)))

@@ -37,7 +37,7 @@ ASSETS: Final = {"page.css": "text/css", "page.js": "text/javascript", "msgpack.
 _CHECKS: Final[Mapping[str, Callable[[str, str], str]]] = {
     **dict.fromkeys(("find", "queue"), check_name),
     "state": lambda value, _: check_state(value),
-    **dict.fromkeys(("before", "job"), check_id),
+    **dict.fromkeys(("before", "job"), lambda value, name: check_id(value, f"{name}'s id")),
 }
 _GUARDS: Final = {
     "Content-Security-Policy": (

@@ -46,7 +46,7 @@ def test_an_upload_that_goes_on_in_other_steps_ends(tmp_path: Path) -> None:
 
 
 def test_a_namespace_has_so_many_unfinished_uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filing, "_UPLOADS", 3)
+    monkeypatch.setattr(filing, "UPLOADS", 3)
     room = Filing(shelf_at(tmp_path))
     for n in range(3):
         _add(room, 0, 10, digest=f"{n:064}")

@@ -108,14 +108,14 @@ def test_a_content_that_is_wanted_again_is_new_again(base: Path, filing: Filing)
     assert contents(base) == {digest}
 
 
-def test_an_upload_that_nobody_ends_goes_after_a_week(base: Path, filing: Filing) -> None:
+def test_an_upload_that_nobody_ends_goes_after_a_day(base: Path, filing: Filing) -> None:
     where, digest = place(job_key("a", "f")), hashlib.sha256(b"12345678").hexdigest()
     with filing.shelf.scratch() as file:
         file.write_bytes(b"1234")
         filing.add(where, file, 0, 4, 8, digest)
-    age(base, 2 * DAYS)
+    age(base, 0.9 * DAYS)
     filing.sweep("default", lambda storage, key: False)
     assert filing.so_far(where, 8, digest) == 4
-    age(base, 8 * DAYS)
+    age(base, 1.1 * DAYS)
     filing.sweep("default", lambda storage, key: False)
     assert filing.so_far(where, 8, digest) == 0
