@@ -34,7 +34,9 @@ def fill(engine: Store) -> str:
         elif held.id == "failed":
             plane.nack(held.id, "worker ü", error="E: nul \0 and ✓", retry=False, fence=held.fence)
         elif held.id == "retried":
-            plane.nack(held.id, "worker ü", error={"type": "E", "message": "m", "traceback": "t\n"}, delay=5)
+            plane.nack(
+                held.id, "worker ü", error={"type": "E", "message": "m", "traceback": "t\n"}, delay=900
+            )
         elif held.id == "released":
             plane.release(held.id, "worker ü", fence=held.fence)
             held = plane.claim("w", "worker ü", lease=60)  # again: a new attempt in its journals

@@ -40,6 +40,8 @@ _AWAY = frozenset(
     }
 )
 """What ends a transaction for no fault of its own, so that it runs again; also all of the class 08."""
+MOVED = "LK001"
+"""What a database says that was moved to another store (moving_postgres.sql)."""
 SILENCE = 60.0
 """A server that has not gone on amid a statement for so long is given up, seconds: it is stopped, or what
 lies between is, and still takes what it is sent. Longer than a lock is waited for."""
@@ -192,6 +194,8 @@ def unavailable(address: Address, error: Exception) -> DispatchError:
     """Say in our words what PostgreSQL or psycopg said, with host and database, and the way out."""
     text = address.without_secrets(" ".join(str(error).split()) or type(error).__name__)
     start = f"{address}: {text}"
+    if isinstance(error, psycopg.Error) and error.sqlstate == MOVED:
+        return PlaneUnavailable(f"{address}: {error.diag.message_primary}")
     if isinstance(error, said.DiskFull):
         return PlaneUnavailable(f"{start}. Make space and try again. Nothing acknowledged is lost.")
     if isinstance(error, said.QueryCanceled):

@@ -17,7 +17,7 @@ from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes import migrations, postgres_address, postgres_schema, statements
 from lakeshore.planes.moving_side import PRESENT_SECONDS, TABLES, Busy, Gate, Row, Selection, Side, Table
 from lakeshore.planes.postgres import PostgresDispatch
-from lakeshore.planes.postgres_connection import Connection, Session, unavailable
+from lakeshore.planes.postgres_connection import Session, unavailable
 from lakeshore.planes.postgres_database import Database
 from lakeshore.planes.store_within import RESERVED
 
@@ -74,9 +74,7 @@ class PostgresSide(Side):
                 row = raw.execute(self._sql["gate"]).fetchone()
                 assert row is not None
                 return Gate(*row)
-            version = postgres_schema.version_of(
-                Connection(raw, writing=False, clock=self._database.now), self._address
-            )
+            version = self._version()
         if version.found and version.pending:
             raise PlaneUnavailable(
                 f"open: {self._address} is of schema {version.found}, and {version.newest} is the newest. "
@@ -202,10 +200,7 @@ class PostgresSide(Side):
             with self._writing("begin") as raw:
                 raw.execute(self._sql["set_high"], {"seq": high[0], "jid": high[1]})
                 self._run("open")
-            found = postgres_schema.version_of(
-                Connection(raw, writing=False, clock=self._database.now), self._address
-            ).found
-            assert found == migrations.newest("postgres")
+            assert self._version().found == migrations.newest("postgres")
 
     def close(self) -> None:
         """Close the sessions."""
@@ -214,6 +209,10 @@ class PostgresSide(Side):
                 raw.close()
         self._writer = self._reader = None
         self._database.close()
+
+    def _version(self) -> postgres_schema.Version:
+        with self._database.connection(writing=False) as tx:
+            return postgres_schema.version_of(tx, self._address)
 
     # -- sessions ---------------------------------------------------------------
 

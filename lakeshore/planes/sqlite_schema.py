@@ -16,6 +16,7 @@ import apsw
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import migrations, statements
 from lakeshore.planes.migrations import Migration
+from lakeshore.planes.moving_side import CLOSED
 from lakeshore.planes.sqlite_connection import unavailable
 
 APPLICATION_ID = 0x6C6B7368
@@ -65,10 +66,13 @@ def is_plane(raw: apsw.Connection, path: Path | None) -> bool:
     Raises
     ------
     PlaneUnavailable
-        When it is another program's, of a newer version, or altered.
+        When it is another program's, of a newer version, altered, or was moved to another store.
     """
     if raw.pragma("application_id") == APPLICATION_ID:
         version, newest = raw.pragma("user_version"), migrations.newest(_ENGINE)
+        if version == CLOSED:
+            said = raw.execute(statements.load("moving_sqlite.sql")["said"]).fetchone()
+            raise PlaneUnavailable(f"open: {str(path)!r}: {said[0] if said else 'this store is closed.'}")
         if version > newest:
             raise PlaneUnavailable(
                 f"open: {str(path)!r} was made by a newer lakeshore (schema {version}, this one "

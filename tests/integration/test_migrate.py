@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakeshore import Dispatch, DispatchError, LakeshoreError
+from lakeshore import Dispatch, DispatchError, LakeshoreError, PlaneUnavailable
 from lakeshore.cli.app import run
 from lakeshore.planes import moving
 from lakeshore.planes.contract import Submission
@@ -136,7 +136,7 @@ def test_work_goes_on_in_postgres(source, fresh):
 
 
 def test_what_a_database_made_itself_comes_through(fresh, tmp_path):
-    """Its journals are numbered otherwise than a file's, and those that were pruned may leave frames about."""
+    """Its journals are numbered otherwise than a file's, and pruned ones may leave frames about."""
     with PostgresDispatch(fresh) as plane:
         moved_store.fill(plane)
         frames = {id: list(plane.journal_read(id, timeout=0)) for id in ("succeeded", "failed", "closed")}
@@ -217,6 +217,8 @@ def test_a_database_that_was_moved_is_closed_to_whoever_has_it_open(source, fres
             verb()
     assert plane.get("m0")["state"] == "queued"
     plane.close()
+    with pytest.raises(PlaneUnavailable, match=r"open: database .*: this store was moved to .*back\.sqlite"):
+        PostgresDispatch(fresh)
 
 
 def test_a_database_in_use_is_refused(source, fresh, tmp_path):

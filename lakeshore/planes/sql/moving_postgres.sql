@@ -171,7 +171,7 @@ CREATE FUNCTION lakeshore.refuse_moved() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF coalesce(current_setting('lakeshore.mover', true), '') <> 'yes' THEN
-        RAISE EXCEPTION '%', (SELECT said FROM lakeshore.moving);
+        RAISE EXCEPTION USING ERRCODE = 'LK001', MESSAGE = (SELECT said FROM lakeshore.moving);
     END IF;
     RETURN NULL;
 END $$;

@@ -197,7 +197,9 @@ def test_the_source_is_closed_to_whoever_has_it_open(source, target):
             verb()
     assert plane.get("m0")["state"] == "queued"  # to look is allowed
     plane.close()
-    with pytest.raises(PlaneUnavailable):
+    with pytest.raises(
+        PlaneUnavailable, match=r"open: .*source\.sqlite': this store was moved to .*target\.sqlite"
+    ):
         Dispatch(source)
 
 
@@ -213,7 +215,7 @@ def test_a_target_is_closed_until_all_of_it_is_there(source, target, monkeypatch
         moving.move(here, there, keep=True)
     here.close()
     there.close()
-    with pytest.raises(PlaneUnavailable):
+    with pytest.raises(PlaneUnavailable, match="is being filled from"):
         Dispatch(target)
     with Dispatch(source) as plane:
         plane.submit("q", b"", id="meanwhile")
