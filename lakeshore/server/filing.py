@@ -135,8 +135,8 @@ class Filing:
                 self.shelf.remove(f"{room}/keys/{name}", seconds)
         lone = {
             digest: size
-            for n in range(256)
-            for digest, size in self.shelf.old(f"{room}/contents/{n:02x}", seconds).items()
+            for beginning in self.shelf.names(f"{room}/contents")
+            for digest, size in self.shelf.old(f"{room}/contents/{beginning}", seconds).items()
         }
         if lone:  # looked for before the keys are read: a key that is written meanwhile keeps its content
             for name in self.shelf.names(f"{room}/keys"):

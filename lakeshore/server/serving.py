@@ -48,6 +48,8 @@ _KEPT: Final = 1000
 REJOIN_SECONDS: Final = 15.0
 """How long workers have to be heard again after an outage, before others may take their jobs."""
 _FORGET_SECONDS: Final = 30 * 86400.0
+_FORGET_FIRST: Final = 600.0
+"""A server that is started again every day removes what is old, too."""
 _FORGET_EVERY: Final = 6 * 3600.0
 
 
@@ -167,8 +169,10 @@ class Serving:
         return self.hearing.draining
 
     async def _forget_now_and_then(self) -> None:
+        pause = _FORGET_FIRST
         while True:
-            await asyncio.sleep(_FORGET_EVERY)
+            await asyncio.sleep(pause)
+            pause = _FORGET_EVERY
             for chore in self.every_so_often:
                 try:
                     await self.write(chore)
