@@ -10,7 +10,7 @@ from lakeshore import wire
 from lakeshore.errors import WaitTimeout, WireError
 from lakeshore.notebook.render_numerals import size
 from lakeshore.notebook.render_values import clip
-from lakeshore.planes.contract import Plane
+from lakeshore.notebook.stream_watch import Looks
 
 LARGE_BYTES = 8 * 1024 * 1024
 """Chunked values larger than this are told of by their size and never assembled for a panel."""
@@ -19,7 +19,7 @@ LARGE_BYTES = 8 * 1024 * 1024
 class Cursor:
     """The reading end of one journal: raw frames in, events out."""
 
-    def __init__(self, plane: Plane, journal: str, since: int = -1) -> None:
+    def __init__(self, plane: Looks, journal: str, since: int = -1) -> None:
         self._plane, self._journal, self.seq = plane, journal, since
         self._assembler = wire.Assembler()
         self._skipping = False

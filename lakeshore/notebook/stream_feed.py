@@ -36,6 +36,7 @@ from lakeshore.notebook.render_values import (
 )
 from lakeshore.notebook.render_words import RECORD_LINES, RECORD_ROWS
 from lakeshore.notebook.stream_cursor import Cursor
+from lakeshore.notebook.stream_watch import Looks, Watch, looks_at
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.health import PRESENT_SECONDS
 from lakeshore.states import TERMINAL, State
@@ -80,11 +81,12 @@ class JobFeed:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.plane, self._clock = plane, clock
+        self._looks = looks_at(plane)
         self.panel = PanelState(id, name)
         self.ended = False
-        self._values = Cursor(plane, id, since)
-        self._log = Cursor(plane, f"{id}.log")
-        self._progress = Cursor(plane, f"{id}.progress")
+        self._values = Cursor(self._looks, id, since)
+        self._log = Cursor(self._looks, f"{id}.log")
+        self._progress = Cursor(self._looks, f"{id}.progress")
         self._terminal = Terminal()
         self._rich: Any = None
         self._rich_at = 0.0
@@ -175,13 +177,19 @@ class JobFeed:
     def cancel(self) -> None:
         """End the job as cancelled."""
         self.plane.cancel(self.id)
+        self._look_anew()
 
     def requeue(self) -> None:
         """Queue the job again from the start; one that has not ended is cancelled first."""
         if self._known and self.state not in TERMINAL:
             self.plane.cancel(self.id)
         self.plane.requeue(self.id)
+        self._look_anew()
         self.ended = False
+
+    def _look_anew(self) -> None:
+        if isinstance(self._looks, Watch):
+            self._looks.forget(self.id)
 
     def html(self) -> str:
         """The live panel's changing part."""
@@ -209,7 +217,7 @@ class JobFeed:
 
     def _row(self) -> dict[str, Any] | None:
         try:
-            return self.plane.get(self.panel.id)
+            return self._looks.get(self.panel.id)
         except ValueError:
             return None  # a topic's name need not look like an id
 
@@ -386,7 +394,7 @@ class JobFeed:
         now = time.monotonic()
         if now - self._workers_at >= LOOK_FOR_WORKERS_SECONDS or not self._workers_at:
             self._workers_at = now
-            self._present = worker_present(self.plane, self.panel.queue or "", self._clock())
+            self._present = worker_present(self._looks, self.panel.queue or "", self._clock())
         return self._present
 
 
@@ -398,7 +406,7 @@ def _newest(displays: list[Figure]) -> list[Figure]:
     return kept
 
 
-def worker_present(plane: Plane, queue: str, now: float) -> bool:
+def worker_present(plane: Looks, queue: str, now: float) -> bool:
     """Tell whether a worker asked for `queue` lately, or is busy with one of its jobs."""
     return any(w["running"] or now - w["seen_at"] < PRESENT_SECONDS for w in plane.workers(queue))
 

@@ -14,6 +14,7 @@ from lakeshore.notebook.render_style import PANEL
 from lakeshore.notebook.render_values import clip
 from lakeshore.notebook.render_words import progress_words
 from lakeshore.notebook.stream_feed import POLL_SECONDS, JobFeed, no_worker_note, worker_present
+from lakeshore.notebook.stream_watch import looks_at
 from lakeshore.planes.contract import Plane
 from lakeshore.states import TERMINAL, State
 
@@ -48,6 +49,7 @@ class GroupFeed:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.plane, self._clock = plane, clock
+        self._looks = looks_at(plane)
         self._rows: dict[str, dict[str, Any] | None] = dict.fromkeys(ids)
         self._open = list(self._rows)
         self._missing: set[str] = set()
@@ -89,7 +91,7 @@ class GroupFeed:
             if looked and time.monotonic() > deadline:
                 break
             looked += 1
-            row = self.plane.get(id)
+            row = self._looks.get(id)
             if row is None:
                 self._missing.add(id)
             else:
@@ -184,7 +186,7 @@ class GroupFeed:
         states = {row["state"] for row in self.panel.rows}
         if State.QUEUED in states and State.RUNNING not in states:
             queue = next(row["queue"] for row in self.panel.rows if row["state"] == State.QUEUED)
-            if not worker_present(self.plane, queue, self._clock()):
+            if not worker_present(self._looks, queue, self._clock()):
                 notes.append(no_worker_note(queue, self.plane))
         return notes
 

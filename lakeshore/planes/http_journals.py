@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes import protocol
@@ -12,12 +12,27 @@ from lakeshore.planes.contract import SIBLINGS, check_id, check_name, check_numb
 from lakeshore.planes.engine import check_bytes, check_whole
 from lakeshore.planes.http_asking import Asking
 from lakeshore.planes.http_follow import Following
-from lakeshore.planes.http_tries import Reply
+from lakeshore.planes.http_tries import Refused, Reply
 from lakeshore.states import State
 
 _SEQ_LIMIT: Final = 2**62
 _MOST_TAKEN: Final = 10_000
 """Seqs that are tried before a journal in the field is taken for one that others fill as fast."""
+
+
+class Looked(NamedTuple):
+    """What is new in many journals and rows.
+
+    Attributes
+    ----------
+    journals : dict
+        By id: the frames beyond the cursor, and whether the journal is finished after them.
+    rows : dict
+        By invocation: its mark, and the row (None where there is none).
+    """
+
+    journals: dict[str, tuple[list[tuple[int, bytes]], bool]]
+    rows: dict[str, tuple[int, dict[str, Any] | None]]
 
 
 class Journalling(Asking):
@@ -157,6 +172,54 @@ class Journalling(Asking):
         return Following(
             self._tries, path, lambda: self._row_state(inv_id), since=since, timeout=timeout, what=inv_id
         )
+
+    def look(
+        self, journals: Mapping[str, tuple[int, bool]], rows: Mapping[str, int | None], *, hold: float
+    ) -> Looked:
+        """Ask for what is new in many journals and rows, in one request that is held until something is.
+
+        Parameters
+        ----------
+        journals : mapping
+            By id: the cursor (-1 for the start), and whether it was finished when last looked at.
+        rows : mapping
+            By invocation: its mark as last told, None where nothing was told.
+        hold : float
+            Seconds; the answer is empty when nothing came.
+
+        Raises
+        ------
+        NotSupported
+            When the control plane has no such route.
+        """
+        self._need_ours("look")
+        body = {
+            "journals": [[id, since, finished] for id, (since, finished) in journals.items()],
+            "rows": [[id, mark] for id, mark in rows.items()],
+            "timeout_s": hold,
+        }
+        refused: Refused
+        try:
+            answer = self._tries.call("look", protocol.LOOK, self._path(protocol.LOOK), body).body
+        except Refused as exc:
+            refused = exc
+        else:
+            return self._looked(answer)
+        if refused.status in (404, 405):
+            raise self._tries.not_supported("look")
+        raise refused.error
+
+    def _looked(self, answer: Mapping[str, Any]) -> Looked:
+        told = Looked({}, {})
+        for id, each in self._read("look", answer, "journals", dict, {}).items():
+            frames = self._read("look", each, "frames", list, [])
+            told.journals[id] = (
+                [(seq, data) for seq, data in frames],
+                self._read("look", each, "finished", bool),
+            )
+        for id, each in self._read("look", answer, "rows", dict, {}).items():
+            told.rows[id] = self._read("look", each, "mark", int), self._read("look", each, "row", dict, None)
+        return told
 
     def _row_state(self, journal: str) -> State | None:
         """Return the state of the journal's row; None where it has none, or nobody says."""

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from lakeshore.errors import DispatchError
 from lakeshore.planes.contract import Plane
 from lakeshore.planes.store import Store
-from lakeshore.server import code_repos, page, probes, producing, storages, streams, working
+from lakeshore.server import code_repos, looking, page, probes, producing, storages, streams, working
 from lakeshore.server.answers import Refusal, refused
 from lakeshore.server.gate import Gate
 from lakeshore.server.options import Options
@@ -32,7 +32,7 @@ class App:
     def __init__(self, engine: Store, options: Options) -> None:
         self.serving = Serving(engine, options)
         routes: list[BaseRoute] = []
-        for room in (working, producing, streams, probes, storages, code_repos, page):
+        for room in (working, producing, streams, looking, probes, storages, code_repos, page):
             routes += room.routes(self.serving)
 
         @contextlib.asynccontextmanager

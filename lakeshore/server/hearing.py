@@ -73,6 +73,10 @@ class Ear:
         return self._rung
 
 
+def _never() -> bool:
+    return False
+
+
 def _let_go(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -100,7 +104,7 @@ class Hearing:
     @property
     def waiting(self) -> int:
         """How many ears there are."""
-        return sum(map(len, self._ears.values()))
+        return len({id(ear) for ears in self._ears.values() for ear in ears})
 
     def start(self) -> None:
         """Begin to hear, within a running loop."""
@@ -145,6 +149,22 @@ class Hearing:
             if not ears:
                 del self._ears[topic]
                 self._take_down(topic)
+
+    @contextlib.contextmanager
+    def ear_of_many(self, topics: list[str]) -> Iterator[Ear]:
+        """Register one ear for many topics; it hears the commits of this process, and no bells."""
+        ear = Ear("", _never, one=False)
+        for topic in topics:
+            self._ears.setdefault(topic, {})[ear] = None
+        try:
+            yield ear
+        finally:
+            for topic in dict.fromkeys(topics):
+                ears = self._ears[topic]
+                del ears[ear]
+                if not ears:
+                    del self._ears[topic]
+                    self._take_down(topic)
 
     def pass_on(self, topic: str) -> None:
         """Wake the next ear of a topic whose wakes go to one at a time."""
@@ -204,6 +224,7 @@ class Hearing:
                 ear
                 for topic, each in self._ears.items()
                 for ear in (list(each)[:1] if topic.startswith("q/") else each)
+                if ear.topic  # that of many topics looks by itself
                 if topic.startswith("q/") or looks % _SLOW_LOOKS == 0 or topic not in self._bells
             ]
             if not ears:

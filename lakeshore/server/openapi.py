@@ -220,6 +220,38 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
         _object({"ok": _FLAG, "commands": _COMMANDS}),
     ),
     (
+        protocol.LOOK,
+        "Look at many journals and rows at once.",
+        {},
+        _object(
+            {},
+            {
+                "journals": {
+                    "type": "array",
+                    "maxItems": 1000,
+                    "items": {
+                        "type": "array",
+                        "prefixItems": [_NAME, {**_SEQ, "minimum": -1}, _FLAG],
+                        "minItems": 3,
+                        "maxItems": 3,
+                    },
+                },
+                "rows": {
+                    "type": "array",
+                    "maxItems": 1000,
+                    "items": {
+                        "type": "array",
+                        "prefixItems": [_ID, {"type": ["integer", "null"]}],
+                        "minItems": 2,
+                        "maxItems": 2,
+                    },
+                },
+                "timeout_s": _SECONDS,
+            },
+        ),
+        _object({"journals": _MAP, "rows": _MAP}),
+    ),
+    (
         protocol.CHUNK,
         "Append frames to a journal.",
         {},

@@ -24,7 +24,7 @@ from lakeshore.server.serving import EVERYONE, Call, Serving
 _PART: Final = 256 * 1024
 """What is read of a journal at a time, about; a single frame may be larger."""
 _ITEMS: Final = 2000
-_SEQ_LIMIT: Final = 2**62
+SEQ_LIMIT: Final = 2**62
 
 
 def routes(serving: Serving) -> list[Route]:
@@ -33,7 +33,7 @@ def routes(serving: Serving) -> list[Route]:
     async def stream(call: Call) -> Response:
         journal = check_journal(call.names["id"])
         since = call.whole("since", -1)
-        if not -1 <= since < _SEQ_LIMIT:
+        if not -1 <= since < SEQ_LIMIT:
             raise ValueError(f"since: wants -1 or a seq below 2**62, got {since}")
         rows = ROWS in call.request.headers.get("accept", "")
         if call.query("wait", "0") != "0":
