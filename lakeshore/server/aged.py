@@ -99,10 +99,7 @@ class Aged(Generic[T]):
             under_way = self._under_way
             shared = last is not None and last.kept > 0
             if under_way is None or not (shared or now - under_way.began > _JOINED_SECONDS):
-                under_way = self._under_way = _UnderWay(now, Future())
-                threading.Thread(
-                    target=self._run, args=(under_way,), name="lakeshore-looks", daemon=True
-                ).start()
+                under_way = self._begin(now)
         showable = last is not None and shared and now - last.at < _OLD_SECONDS
         try:
             return under_way.seen.result(_BRIEF if showable else patience)
@@ -114,6 +111,17 @@ class Aged(Generic[T]):
             raise PlaneUnavailable(
                 f"the store has not answered within {patience:g} s. Look at it with lakeshore doctor."
             ) from None
+
+    def begin(self) -> None:
+        """Have it looked at for the first time, so that whoever asks first need not wait as long."""
+        with self._lock:
+            if self._last is None and self._under_way is None:
+                self._begin(time.monotonic())
+
+    def _begin(self, now: float) -> _UnderWay[T]:
+        begun = self._under_way = _UnderWay(now, Future())
+        threading.Thread(target=self._run, args=(begun,), name="lakeshore-looks", daemon=True).start()
+        return begun
 
     def _run(self, mine: _UnderWay[T]) -> None:
         seen: Looked[T] | None = None
@@ -148,12 +156,17 @@ def counts(plane: Within, patience: float = 30.0) -> Looked[Counts]:
     PlaneUnavailable
         When the store does not answer within `patience` seconds.
     """
+    return counting(plane).get(patience)
+
+
+def counting(plane: Within) -> Aged[Counts]:
+    """Return the look that counts a namespace, the same for all who ask."""
     with _counts_lock:
         aged = _counts.get(plane)
         if aged is None:
             this = weakref.ref(plane)
             aged = _counts[plane] = Aged(lambda: _count(this), _keep_counts)
-    return aged.get(patience)
+        return aged
 
 
 def _count(this: weakref.ref[Within]) -> Counts:

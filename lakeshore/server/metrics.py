@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from lakeshore.errors import LakeshoreError
 from lakeshore.planes.measures import MEANINGS, Measure, measures
-from lakeshore.server.aged import Aged, counts
+from lakeshore.server.aged import Aged, counting, counts
 from lakeshore.states import TERMINAL
 
 if TYPE_CHECKING:
@@ -53,12 +53,17 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._registry.register(_Gauges(serving))
+        self._gauges = _Gauges(serving)
+        self._registry.register(self._gauges)
 
     def note(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count one request."""
         self._requests.labels(route, method, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
+
+    def warm(self) -> None:
+        """Begin to look at the store, so that the first scrape need not wait for it."""
+        self._gauges.warm()
 
     def text(self) -> bytes:
         """Return all of them."""
@@ -75,6 +80,11 @@ class _Gauges(Collector):
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing beforehand: the names are in `collect`."""
         return []
+
+    def warm(self) -> None:
+        """Begin to look at what takes long."""
+        counting(self._serving.plane(self._serving.ns)).begin()
+        self._store.begin()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges as they are now, or were not long ago."""

@@ -27,6 +27,7 @@ def routes(serving: Serving) -> list[Route]:
             if serving.draining:
                 raise Refusal("plane_unavailable", "the server is about to stop.", retry_after=1)
             await serving.read(serving.plane(serving.ns).holder, "0")
+            serving.metrics.warm()
         except (Refusal, LakeshoreError) as exc:
             return refused(request, exc)
         return in_json({"ok": True})

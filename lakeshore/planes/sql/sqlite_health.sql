@@ -23,23 +23,31 @@ UNION ALL
 SELECT 'payload', coalesce((SELECT max(rowid) FROM payload) - (SELECT min(rowid) FROM payload) + 1, 0);
 
 -- name: oldest_finished
--- The oldest row that has ended: from one (ns, queue, state) to the next by the index `ended`, whose head of
--- each is its oldest; at most 2000 of them, so that a store of very many queues costs no more. Three steps, as
--- SQLite searches an index by the first column of a row value only.
-WITH RECURSIVE each (ns, queue, state, finished_at, n) AS (
+-- The oldest row that has ended: from one namespace to the next, and within it from one queue to the next, by the
+-- index `ended`, which alone is read; at most 1000 queues, so that a store of very many costs no more.
+WITH RECURSIVE home (ns) AS (
     SELECT * FROM (
-        SELECT ns, queue, state, finished_at, 1 FROM invocation
-        WHERE state IN ('succeeded', 'failed', 'cancelled')
-        ORDER BY ns, queue, state, finished_at LIMIT 1)
+        SELECT ns FROM invocation WHERE state IN ('succeeded', 'failed', 'cancelled') ORDER BY ns LIMIT 1)
     UNION ALL
-    SELECT next.ns, next.queue, next.state, next.finished_at, each.n + 1
-    FROM each JOIN invocation AS next ON next.seq = coalesce(
-        (SELECT seq FROM invocation WHERE state IN ('succeeded', 'failed', 'cancelled')
-            AND ns = each.ns AND queue = each.queue AND state > each.state ORDER BY state, finished_at LIMIT 1),
-        (SELECT seq FROM invocation WHERE state IN ('succeeded', 'failed', 'cancelled')
-            AND ns = each.ns AND queue > each.queue ORDER BY queue, state, finished_at LIMIT 1),
-        (SELECT seq FROM invocation WHERE state IN ('succeeded', 'failed', 'cancelled')
-            AND ns > each.ns ORDER BY ns, queue, state, finished_at LIMIT 1))
-    WHERE each.n < 2000
+    SELECT (SELECT ns FROM invocation
+        WHERE state IN ('succeeded', 'failed', 'cancelled') AND ns > home.ns ORDER BY ns LIMIT 1)
+    FROM home WHERE home.ns IS NOT NULL
+    LIMIT 1000
+), each (ns, queue) AS (
+    SELECT ns, (SELECT queue FROM invocation AS row
+        WHERE state IN ('succeeded', 'failed', 'cancelled') AND row.ns = home.ns ORDER BY queue LIMIT 1)
+    FROM home WHERE home.ns IS NOT NULL
+    UNION ALL
+    SELECT ns, (SELECT queue FROM invocation AS row
+        WHERE state IN ('succeeded', 'failed', 'cancelled') AND row.ns = each.ns AND row.queue > each.queue
+        ORDER BY queue LIMIT 1)
+    FROM each WHERE each.queue IS NOT NULL
+    LIMIT 1000
+), ending (state) AS (
+    VALUES ('succeeded'), ('failed'), ('cancelled')
 )
-SELECT min(finished_at) FROM each;
+SELECT min((
+    SELECT min(finished_at) FROM invocation AS row
+    WHERE row.state IN ('succeeded', 'failed', 'cancelled')
+        AND row.ns = each.ns AND row.queue = each.queue AND row.state = ending.state))
+FROM each, ending WHERE each.queue IS NOT NULL;

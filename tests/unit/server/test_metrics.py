@@ -272,6 +272,14 @@ def test_no_one_waits_longer_than_they_please():
     look.waits.release(1)
 
 
+def test_a_server_that_says_it_is_ready_has_begun_to_look(served, monkeypatch):
+    looked = threading.Event()
+    monkeypatch.setattr(aged, "_count", lambda this: looked.set() or {})
+    assert served.get("/readyz").status_code == 200
+    assert looked.wait(10)
+    assert value(scraped(served.url), "lakeshore_store_up") == 1
+
+
 def test_many_rows_are_not_counted_for_each_who_asks(served, monkeypatch):
     monkeypatch.setattr(aged, "FEW", 2)
     monkeypatch.setattr(aged, "SHARE", 1e9)
