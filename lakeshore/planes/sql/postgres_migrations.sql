@@ -105,6 +105,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 DECLARE
     begun bigint := floor((extract(epoch FROM clock_timestamp()) - 3600) / 86400)::bigint << 40;
     day record;
+    held_up boolean := false;
 BEGIN
     FOR day IN
         SELECT d.first, d.first + 1099511627776 AS past, d.name FROM lakeshore.frame_day d
@@ -116,15 +117,18 @@ BEGIN
         BEGIN
             EXECUTE format('LOCK TABLE lakeshore.%I IN SHARE UPDATE EXCLUSIVE MODE', day.name);
             PERFORM set_config('lock_timeout', '200ms', true);
+            held_up := true;
             LOCK TABLE ONLY lakeshore.frame IN ACCESS EXCLUSIVE MODE;
             IF NOT EXISTS (SELECT FROM lakeshore.journal WHERE jid >= day.first AND jid < day.past) THEN
                 EXECUTE format('DROP TABLE lakeshore.%I', day.name);
                 DELETE FROM lakeshore.frame_day WHERE first = day.first;
                 RETURN day.first;
             END IF;
+            held_up := false;
         EXCEPTION WHEN lock_not_available OR undefined_table THEN
-            PERFORM set_config('lock_timeout', '1500ms', true);
+            EXIT WHEN held_up;  -- another day would wait for the same
         END;
+        PERFORM set_config('lock_timeout', '1500ms', true);
     END LOOP;
     RETURN NULL;
 END $$;
