@@ -171,7 +171,10 @@ def survey(source: Side, target: Side, *, ns: str | None = None) -> tuple[Busy, 
 
 def _refuse(source: Side, target: Side, ns: str | None) -> tuple[Gate | None, Gate | None]:
     if source.is_same(target):
-        raise DispatchError(f"migrate: {source.shown} and {target.shown} are one store. Name another target.")
+        raise DispatchError(
+            f"migrate: {source.shown} and {target.shown} are one store, or another `lakeshore migrate` is at "
+            "work in it. Name another target."
+        )
     at_source, at_target = source.look(), target.look()
     if at_source is not None:
         if at_source.kind == "from":

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from lakeshore.errors import DispatchError
+
 Row = tuple[Any, ...]
 """A row of a table, the namespace that it belongs to first."""
 
@@ -87,6 +89,16 @@ class Gate:
     other: str
     ns: str | None
     at: float
+
+    def refuse_other(self, found: Gate | None, rows: int, shown: str) -> None:
+        """Raise `DispatchError` where a target has another gate by now, or has rows and none."""
+        if self.kind != "from":
+            return
+        taken = found is not None and (found.other, found.ns) != (self.other, self.ns)
+        if taken or (found is None and rows):
+            raise DispatchError(
+                f"migrate: the target {shown} was taken by another program just now. Name another target."
+            )
 
     @property
     def said(self) -> str:
@@ -170,7 +182,13 @@ class Side(ABC):
 
     @abstractmethod
     def close_for(self, gate: Gate) -> None:
-        """Close it to everybody else, durably; within `still` that ends the block's transaction."""
+        """Close it to everybody else, durably; within `still` that ends the block's transaction.
+
+        Raises
+        ------
+        DispatchError
+            When it was filled, or began to be filled from another store, since `look`.
+        """
 
     @abstractmethod
     def finish(self, high: Row) -> None:

@@ -71,9 +71,12 @@ class PostgresSide(Side):
         with self._saying():
             raw = self._opened()
             if raw.execute(self._sql["has_gate"]).fetchone():
-                row = raw.execute(self._sql["gate"]).fetchone()
-                assert row is not None
-                return Gate(*row)
+                if self._is_target and self._one("step") != migrations.newest("postgres"):
+                    raise PlaneUnavailable(
+                        f"open: {self._address} was begun by another version of lakeshore. Drop its schema "
+                        "lakeshore, or name another database, and run this again."
+                    )
+                return self._gate()
             version = self._version()
         if version.found and version.pending:
             raise PlaneUnavailable(
@@ -179,8 +182,10 @@ class PostgresSide(Side):
                 self._run("commit")
             else:
                 with self._writing("begin") as raw:
-                    found = raw.execute(self._sql["has_gate"]).fetchone()
-                    if found and self._one("gate") == "to":
+                    found = self._gate() if self._one("has_gate") else None
+                    row = raw.execute(self._sql["counts"]).fetchone()
+                    gate.refuse_other(found, sum(row or ()), self.shown)
+                    if found is not None and found.kind == "to":
                         self._run("clear")
                     self._note(gate)
 
@@ -200,7 +205,6 @@ class PostgresSide(Side):
             with self._writing("begin") as raw:
                 raw.execute(self._sql["set_high"], {"seq": high[0], "jid": high[1]})
                 self._run("open")
-            assert self._version().found == migrations.newest("postgres")
 
     def close(self) -> None:
         """Close the sessions."""
@@ -209,6 +213,11 @@ class PostgresSide(Side):
                 raw.close()
         self._writer = self._reader = None
         self._database.close()
+
+    def _gate(self) -> Gate:
+        row = self._opened().execute(self._sql["gate"]).fetchone()
+        assert row is not None
+        return Gate(*row)
 
     def _version(self) -> postgres_schema.Version:
         with self._database.connection(writing=False) as tx:

@@ -160,8 +160,12 @@ class SqliteSide(Side):
             if tx.raw.pragma("journal_mode", "wal") != "wal":
                 raise PlaneUnavailable(f"open: {str(self._path)!r} cannot use a WAL. Use a local directory.")
             with self._writing():
-                if tx.raw.pragma("user_version") != CLOSED:
+                found = None
+                if tx.raw.pragma("user_version") == CLOSED:
+                    found = Gate(*tx.rows("gate", {})[0])
+                else:
                     sqlite_schema.make(tx.raw, self._path)
+                gate.refuse_other(found, sum(tx.rows("counts", {})[0]), self.shown)
                 self._note(tx, gate)
 
     def _note(self, tx: Connection, gate: Gate) -> None:
@@ -180,8 +184,13 @@ class SqliteSide(Side):
             tx.execute(self._sql["set_high"], {"seq": high[0], "jid": high[1]})
             tx.execute(self._sql["open"])
             tx.raw.pragma("user_version", migrations.newest("sqlite"))
-            if not sqlite_schema.is_plane(tx.raw, self._path):
-                raise DispatchError(f"migrate: {self.shown} came out as no plane. Please report it.")
+            try:
+                sqlite_schema.is_plane(tx.raw, self._path)
+            except PlaneUnavailable as error:
+                raise DispatchError(
+                    f"migrate: {self.shown} was begun by another version of lakeshore, or altered. "
+                    "Delete it, and run this again."
+                ) from error
 
     def close(self) -> None:
         """Close the connections."""

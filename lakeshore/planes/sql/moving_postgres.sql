@@ -155,6 +155,9 @@ DELETE FROM lakeshore.frame WHERE jid = %s::bigint AND seq = %s::bigint;
 SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'lakeshore' AND c.relname = 'moving';
 
+-- name: step
+SELECT max(version) FROM lakeshore.migration;
+
 -- name: gate
 SELECT kind, other, ns, at FROM lakeshore.moving;
 

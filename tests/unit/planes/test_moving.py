@@ -325,6 +325,25 @@ def test_half_a_copy_is_no_source_and_no_target_of_another(source, target, tmp_p
         move(source, tmp_path / "new.sqlite")
 
 
+def test_a_target_that_was_taken_meanwhile_is_refused(source, target, tmp_path):
+    gate = Gate("from", str(source.resolve()), None, time.time())
+    there = SqliteSide(target, is_target=True)
+    assert there.look() is None
+    with Dispatch(target) as plane:
+        plane.submit("q", b"", id="mine")
+    with pytest.raises(DispatchError, match="was taken by another program"):
+        there.close_for(gate)
+    there.close()
+    with Dispatch(target) as plane:
+        assert plane.count("q") == 1
+    first, second = (SqliteSide(tmp_path / "new.sqlite", is_target=True) for _ in range(2))
+    first.close_for(gate)
+    with pytest.raises(DispatchError, match="was taken by another program"):
+        second.close_for(Gate("from", "/another.sqlite", None, time.time()))
+    first.close()
+    second.close()
+
+
 def test_a_source_of_an_older_version_is_refused(source, target, monkeypatch):
     monkeypatch.setattr("lakeshore.planes.sqlite_moving.migrations.newest", lambda engine: 9)
     with pytest.raises(PlaneUnavailable, match=r"schema 1, and 9 is the newest.*lakeshore db migrate"):
