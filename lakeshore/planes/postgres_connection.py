@@ -17,6 +17,7 @@ from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes import postgres_statements
 from lakeshore.planes.engine import Transaction
 from lakeshore.planes.postgres_address import Address
+from lakeshore.planes.postgres_marks import Marks
 
 R = TypeVar("R")
 FRAMES = 2000
@@ -24,6 +25,9 @@ FRAMES = 2000
 ROWS = 5000
 """Rows an INSERT for many makes at a time."""
 _COLUMNS = ("id", "priority", "key", "parent", "not_before", "envelope")
+_LOOKS = frozenset({"claim_ready", "ack_and_claim_ready", "next_due"})
+_ENTERING = frozenset({"submit", "submit_many", "requeue", "release", "nack_retry", "promote"})
+"""What puts rows among the ready ones."""
 CLASHES = (
     said.SerializationFailure,
     said.DeadlockDetected,
@@ -81,6 +85,10 @@ class Connection(Transaction):
         Whether rows that are looked at are held until the commit.
     clock : callable
         The database's time as this process knows it.
+    marks : Marks
+        Where looks at queues begin.
+    trip : float
+        What a round trip takes at least, seconds.
     pooled : bool
         Whether a transaction is to bring along what a session of its own was started with.
     """
@@ -88,13 +96,21 @@ class Connection(Transaction):
     takes = True
 
     def __init__(
-        self, raw: Session, *, writing: bool, clock: Callable[[], float], pooled: bool = False
+        self,
+        raw: Session,
+        *,
+        writing: bool,
+        clock: Callable[[], float],
+        marks: Marks | None = None,
+        trip: float = 0.0,
+        pooled: bool = False,
     ) -> None:
         self.raw, self.topics = raw, list[str]()
         self._sql = postgres_statements.load(writing=writing)
         self._cursor = raw.cursor(binary=True)
         self._clock = clock
-        self._pooled = pooled
+        self._pooled, self._marks, self._trip = pooled, marks or Marks(), trip
+        self._entered: list[tuple[str, str | None, float | None]] = []
         self.xid: str | None = None
         self.span: str | None = None
 
@@ -116,6 +132,7 @@ class Connection(Transaction):
     def commit(self) -> None:
         """Commit; raises what the database says, which may be nothing at all."""
         self.raw.execute(self._sql["commit"])
+        self._take_marks_back()
 
     def roll_back(self) -> None:
         """Undo the transaction, if there is still one to undo."""
@@ -123,12 +140,41 @@ class Connection(Transaction):
             self.raw.execute(self._sql["rollback"])
 
     def _run(self, name: str, params: dict[str, Any]) -> psycopg.Cursor[Any]:
-        return self._cursor.execute(self._sql[name], {**_without_nul(params), "asked": self._clock()})
+        cursor = self._cursor.execute(self._sql[name], {**_without_nul(params), "asked": self._clock()})
+        if name in _ENTERING:
+            top = max(params["priority_each"]) if name == "submit_many" else params.get("priority")
+            self._entered.append((params["ns"], params.get("queue"), top))
+            if self.raw.info.transaction_status is TransactionStatus.IDLE:
+                self._take_marks_back()
+        return cursor
 
     def rows(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run the statement `name` and return all its rows."""
+        if name in _LOOKS:
+            return self._looked(name, params)
         cursor = self._run(name, params)
         return cursor.fetchall() if cursor.description else []
+
+    def _looked(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Run a look at a queue from its mark on, or whole; a claim leaves its mark where it ended."""
+        peek = name == "next_due"
+        while True:
+            look = self._marks.look(params["ns"], params["queue"], self._clock(), peek=peek)
+            rows = self._run(name, {**params, **look.params}).fetchall()
+            if peek:
+                return rows
+            taken = [row for row in rows if row[1] is not None]
+            last = (taken[-1][7], taken[-1][1]) if taken else None
+            done, fused = bool(rows[0][0]), name != "claim_ready"
+            # The first column: of the one that more is due, of the other that the job was ended.
+            again = self._marks.looked(look, last, due=done is not fused, trip=self._trip, committed=fused)
+            if fused or not again:
+                return [row[:7] for row in rows]
+
+    def _take_marks_back(self) -> None:
+        entered, self._entered = self._entered, []
+        for each in entered:
+            self._marks.entered(*each)
 
     def changed(self, name: str, params: dict[str, Any]) -> int:
         """Run the statement `name` and return how many rows it changed."""

@@ -26,6 +26,7 @@ from lakeshore.planes import postgres_statements
 from lakeshore.planes.postgres_address import Address
 from lakeshore.planes.postgres_bells import PostgresBelfry
 from lakeshore.planes.postgres_connection import Connection, Session
+from lakeshore.planes.postgres_marks import Marks
 
 POOL = 8
 """The most connections a process opens to one database, beside the one that listens."""
@@ -85,6 +86,7 @@ class Database:
         self.bells = PostgresBelfry(self._connect, lambda: not self.pooled)
         self._mark = os.urandom(8).hex()
         self._drained_at = 0.0
+        self._marks = Marks()
         self.lost: deque[str] = deque(maxlen=POOL)
         """Transactions that broke amid their work; the server may not know it yet, and keep their locks."""
         self._offset, self._unsure, self._read_at = 0.0, float("inf"), 0.0
@@ -152,7 +154,14 @@ class Database:
         """
         pool, raw = self._lent()
         try:
-            yield Connection(raw, writing=writing, clock=self.now, pooled=self.pooled)
+            yield Connection(
+                raw,
+                writing=writing,
+                clock=self.now,
+                marks=self._marks,
+                trip=2 * self._unsure,
+                pooled=self.pooled,
+            )
         finally:
             pool.putconn(raw)
 

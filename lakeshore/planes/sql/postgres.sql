@@ -57,15 +57,25 @@ WHERE not_before IS NOT NULL AND state = 'queued' AND seq IN (
 WITH more AS MATERIALIZED (
     SELECT EXISTS (
         SELECT 1 FROM invocation
-        WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono)
+        WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
+            AND lease_until > :spared)
     OR EXISTS (
         SELECT 1 FROM invocation
         WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now) AS due
-), head AS MATERIALIZED (
+), level AS MATERIALIZED (
     SELECT seq FROM invocation
     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
-        AND NOT (SELECT due FROM more)
+        AND priority = :mark_priority AND seq >= :mark_seq AND NOT (SELECT due FROM more)
     ORDER BY priority DESC, seq LIMIT :n FOR UPDATE SKIP LOCKED
+), below AS MATERIALIZED (
+    SELECT seq FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        AND priority < :mark_priority AND NOT (SELECT due FROM more)
+    ORDER BY priority DESC, seq LIMIT :n - (SELECT count(*) FROM level) FOR UPDATE SKIP LOCKED
+), head AS MATERIALIZED (
+    SELECT seq FROM level
+    UNION ALL
+    SELECT seq FROM below
 ), taken AS (
     UPDATE invocation SET
         state = 'running', attempt = attempt + 1, fence = fence + 1, worker_id = :worker, after = :after,
@@ -73,7 +83,7 @@ WITH more AS MATERIALIZED (
     WHERE seq = ANY (ARRAY(SELECT seq FROM head)) AND state = 'queued'
     RETURNING seq, id, envelope, attempt, queue, fence, priority
 )
-SELECT due, seq, id, envelope, attempt, queue, fence FROM more LEFT JOIN taken ON true
+SELECT due, seq, id, envelope, attempt, queue, fence, priority FROM more LEFT JOIN taken ON true
 ORDER BY priority DESC, seq;
 
 -- name: claim_newest_ready
@@ -111,15 +121,25 @@ ORDER BY priority DESC, seq DESC;
 WITH more AS MATERIALIZED (
     SELECT EXISTS (
         SELECT 1 FROM invocation
-        WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono)
+        WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
+            AND lease_until > :spared)
     OR EXISTS (
         SELECT 1 FROM invocation
         WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now) AS due
-), head AS MATERIALIZED (
+), level AS MATERIALIZED (
     SELECT seq, fence FROM invocation
     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
-        AND NOT (SELECT due FROM more)
+        AND priority = :mark_priority AND seq >= :mark_seq AND NOT (SELECT due FROM more)
     ORDER BY priority DESC, seq LIMIT 1 FOR UPDATE SKIP LOCKED
+), below AS MATERIALIZED (
+    SELECT seq, fence FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        AND priority < :mark_priority AND NOT (SELECT due FROM more)
+    ORDER BY priority DESC, seq LIMIT 1 - (SELECT count(*) FROM level) FOR UPDATE SKIP LOCKED
+), head AS MATERIALIZED (
+    SELECT seq, fence FROM level
+    UNION ALL
+    SELECT seq, fence FROM below
 ), ended AS (
     UPDATE invocation SET
         state = 'succeeded', result = :result, finished_at = :now, error = NULL, traceback = NULL,
@@ -133,11 +153,11 @@ WITH more AS MATERIALIZED (
         state = 'running', attempt = attempt + 1, fence = fence + 1, worker_id = :worker, after = :after,
         lease_until = :until, lease_boot = :boot, started_at = :now
     WHERE seq = (SELECT seq FROM head WHERE EXISTS (SELECT 1 FROM ended)) AND state = 'queued'
-    RETURNING seq, id, envelope, attempt, queue, fence
+    RETURNING seq, id, envelope, attempt, queue, fence, priority
 )
 SELECT done, seq, id,
     coalesce(envelope, (SELECT body FROM payload p WHERE p.seq = taken.seq AND part = 'envelope'), ''),
-    attempt, queue, fence
+    attempt, queue, fence, priority
 FROM (SELECT EXISTS (SELECT 1 FROM ended) AS done) AS one LEFT JOIN taken ON true;
 
 -- name: heads_fifo
@@ -242,15 +262,18 @@ ORDER BY
 LIMIT 1;
 
 -- name: next_due
--- As SQLite's; the least of each is the head of its index.
+-- As SQLite's; the least of each is the head of its index, looked for from the mark on.
 SELECT
     (SELECT not_before FROM invocation
      WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NOT NULL
      ORDER BY not_before LIMIT 1),
-    (SELECT lease_until FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'running'
+    (SELECT lease_until FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until > :spared
      ORDER BY lease_until LIMIT 1),
     EXISTS (SELECT 1 FROM invocation
-     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL);
+     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        AND priority = :mark_priority AND seq >= :mark_seq)
+    OR EXISTS (SELECT 1 FROM invocation
+     WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL AND priority < :mark_priority);
 
 -- name: list
 -- SQLite's hints and its scalar min() are no SQL of this engine.
@@ -303,7 +326,7 @@ WHERE seq = ANY (ARRAY(SELECT seq FROM found UNION ALL SELECT seq FROM walked))
 ORDER BY seq DESC;
 
 -- name: list_running
--- As above.
+-- As list.
 SELECT id, ns, queue, state, priority, key, NULL, error, traceback, worker_id, attempt, fence, losses, parent,
     submitted_at, not_before, lease_until, started_at, finished_at
 FROM invocation
