@@ -13,8 +13,11 @@ export class Large {
   constructor(bytes) { this.bytes = bytes; }
 }
 
+const MOST = 200000;                         // values of one frame: a byte may stand for one, and each costs memory
+
 // One value at `at` of `bytes`: {value, at}. Maps come as arrays of pairs, since a key may be anything.
-export function read(bytes, at = 0, depth = 0) {
+export function read(bytes, at = 0, depth = 0, budget = { left: MOST }) {
+  if (--budget.left < 0) throw new RangeError("too many values");
   if (depth > 64) return { value: "…", at: bytes.length };
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const need = (n) => { if (at + n > bytes.length) throw new Short(); const from = at; at += n; return from; };
@@ -24,7 +27,7 @@ export function read(bytes, at = 0, depth = 0) {
   const items = (n) => {
     if (n > bytes.length - at) throw new Short();
     const list = [];
-    for (let i = 0; i < n; i++) { const got = read(bytes, at, depth + 1); list.push(got.value); at = got.at; }
+    for (let i = 0; i < n; i++) { const got = read(bytes, at, depth + 1, budget); list.push(got.value); at = got.at; }
     return list;
   };
   const pairs = (n) => { const flat = items(2 * n), all = []; for (let i = 0; i < n; i++) all.push([flat[2 * i], flat[2 * i + 1]]); return new Map(all); };

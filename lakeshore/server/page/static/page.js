@@ -175,30 +175,37 @@ function follow(live, ns, id) {
   const title = make("h2", "Values", { hidden: "" }), logTitle = make("h2", "Log", { hidden: "" });
   live.replaceChildren(bar, note, title, values, logTitle, log, pictures);
 
-  const shown = { values: [], restart: false, log: "", logRestart: false, pictures: [], progress: null };
-  let large = null, waiting = false, rest = "";
+  const shown = { values: [], restart: false, log: [], logLength: 0, logRestart: false, pictures: [], progress: null };
+  let large = null, waiting = false, closed = "", open = "", cost = 0;
   // What came since the last picture on the screen goes in at once: a fast job costs the page no more than a slow one.
-  const soon = () => { if (!waiting) { waiting = true; setTimeout(flush, 100); } };
+  const soon = () => { if (!waiting) { waiting = true; setTimeout(flush, Math.min(Math.max(100, 4 * cost), 2000)); } };
   const flush = () => {
     waiting = false;
     if (signal.aborted) return;
+    const began = performance.now();
+    paint();
+    cost = performance.now() - began;                     // a slow machine, or a large log, is painted less often
+  };
+  const paint = () => {
     if (shown.restart) { values.replaceChildren(); shown.restart = false; }
     if (shown.values.length) {
       tailed(values, () => values.append(...shown.values.splice(0).slice(-VALUES).map((value) => make("li", tell(value)))));
       while (values.childElementCount > VALUES) values.firstChild.remove();
       title.hidden = values.hidden = false;
     }
-    if (shown.logRestart) { rest = ""; log.textContent = ""; pictures.replaceChildren(); shown.logRestart = false; }
-    if (shown.log) {
-      rest = lines(rest + shown.log); shown.log = "";
+    if (shown.logRestart) { closed = open = ""; log.textContent = ""; pictures.replaceChildren(); shown.logRestart = false; }
+    if (shown.log.length) {
+      const text = lines(open + shown.log.join("").slice(-2 * LOG)), last = text.lastIndexOf("\n") + 1;
+      shown.log = []; shown.logLength = 0;
+      closed = (closed + text.slice(0, last)).slice(-LOG); open = text.slice(last);
       logTitle.hidden = log.hidden = false;
-      tailed(log, () => { log.textContent = rest; });
+      tailed(log, () => { log.textContent = closed + open; });
     }
     for (const each of shown.pictures.splice(0).slice(-PICTURES)) picture(pictures, each);
     if (shown.progress) {
       const [done, total, text] = shown.progress;
       bar.hidden = note.hidden = false;
-      if (total > 0) { bar.max = total; bar.value = Math.min(done, total); } else bar.removeAttribute("value");
+      if (total > 0 && total < Infinity && done >= 0) { bar.max = total; bar.value = Math.min(done, total); } else bar.removeAttribute("value");
       note.textContent = (total > 0 ? `${tell(done)} of ${tell(total)}` : tell(done)) + (typeof text === "string" ? ` · ${text.slice(0, 200)}` : "");
       shown.progress = null;
     }
@@ -219,11 +226,14 @@ function follow(live, ns, id) {
   });
 
   stream(ns, `${id}.log`, signal, ([kind, , body, meta]) => {
-    if (kind === 2 && !(meta instanceof Map && meta.get("total"))) { shown.log = ""; shown.pictures = []; shown.logRestart = true; soon(); return; }
+    if (kind === 2 && !(meta instanceof Map && meta.get("total"))) { shown.log = []; shown.logLength = 0; shown.pictures = []; shown.logRestart = true; soon(); return; }
     if (kind !== 0 || !(body instanceof Map)) return;
     const display = body.get("display"), text = body.get("text");
     if (display instanceof Map) { shown.pictures.push(display); if (shown.pictures.length > PICTURES) shown.pictures.shift(); }
-    if (typeof text === "string") shown.log = (shown.log + text).slice(-LOG);
+    if (typeof text === "string") {
+      shown.log.push(text); shown.logLength += text.length;
+      if (shown.logLength > 4 * LOG) { shown.log = [shown.log.join("").slice(-2 * LOG)]; shown.logLength = shown.log[0].length; }
+    }
     soon();
   });
 
@@ -294,10 +304,12 @@ async function stream(ns, journal, signal, take) {
             if (!Array.isArray(got.value)) continue;
             since = Number(got.value[0]); pausing = 200;
             let frame = null;
-            try { frame = whole(got.value[1].slice()); } catch { /* no frame of ours */ }
+            try { frame = whole(got.value[1].slice()); } catch (error) {
+              if (error instanceof RangeError) frame = [0, 0, new Large(got.value[1].length), null];
+            }
             if (Array.isArray(frame)) take(frame);
           }
-          held.copyWithin(0, at, end); end -= at;
+          if (at) { held.copyWithin(0, at, end); end -= at; }
         }
         if (finished || ended()) return;
       }
