@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,14 +44,18 @@ def job(started, go):
     while not pathlib.Path(go).exists():
         time.sleep(0.02)
     return "done"
+def write():
+    from lakeshore import run
+    run.write("kept.txt").write_text("kept")
+    return "kept.txt"
 """
 
 
-def body():
+def body(name: str = "job") -> Callable[..., str]:
     """Return a function of no module, as a notebook's are: it travels by value."""
     cell = types.ModuleType("__main__")
     exec(SOURCE, cell.__dict__)
-    return cell.job
+    return cell.__dict__[name]
 
 
 @dataclass
@@ -225,7 +229,8 @@ def ready(example: Example, name: str = "server") -> None:
 
 def test_the_commands_do_what_they_are_for(example: Example, tmp_path: Path) -> None:
     machine = example.machine
-    for words in [*example.setup, example.setup[-1]]:  # once more does nothing
+    again = example.setup if example.name == "compose" else []
+    for words in [*example.setup, *again]:  # once more does nothing
         machine.run(words, **example.server_env)
     server = machine.start("server", example.server, **example.server_env)
     ready(example)
@@ -299,21 +304,56 @@ def test_the_scaler_reads_the_depth_of_a_queue(tmp_path: Path) -> None:
         assert answers(at)[0] == 401
 
 
-def test_the_server_drains_as_the_first_process_of_its_container(tmp_path: Path) -> None:
-    """A signal that a first process has no handler for is dropped by the kernel: it has one."""
+APART = ["--pid", "--mount", "--mount-proc", "--fork", "--kill-child"]
+CLOSED = """
+set -e
+count=$1; shift
+while [ "$count" -gt 0 ]; do mount --bind "$1" "$1"; shift; count=$((count - 1)); done
+mount -o remount,bind,ro /
+exec "$@"
+"""
+
+
+def contained(words: list[str], *writable: Path) -> list[str]:
+    """Return a command as the first process of its container: no file of the system may be written."""
     unshare = shutil.which("unshare")
-    apart = [unshare or "", "--pid", "--fork", "--kill-child"]
-    if unshare is None or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no right to make a namespace of processes")
-    example = of_compose(tmp_path, postgres_server.shared().fresh())
+    if unshare is None:
+        pytest.skip("no unshare: it makes what a container has")
+    places = [str(place) for place in writable]
+    return [unshare, *APART, "sh", "-c", CLOSED, "contained", str(len(places)), *places, *words]
+
+
+def first_process(outer: subprocess.Popen[bytes]) -> int:
+    (inner,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+    assert re.search(r"^NSpid:.*\s1$", Path(f"/proc/{inner}/status").read_text(), re.MULTILINE)
+    return int(inner)
+
+
+def test_they_work_and_drain_in_their_containers(tmp_path: Path) -> None:
+    """They write nowhere but to their volumes; as first processes they heed their signals."""
+    example = of_kubernetes(tmp_path, postgres_server.shared().fresh())
+    state, own = tmp_path / "state", tmp_path / "tmp"
+    (state / "storage").mkdir()
+    own.mkdir()
+    if subprocess.run(contained(["true"], own), capture_output=True).returncode != 0:
+        pytest.skip("no right to make a container's namespaces")
     with contextlib.closing(example.machine) as machine:
-        outer = machine.start("server", [*apart, *example.server], **example.server_env)
+        for words in example.setup:
+            machine.run(words, **example.server_env)
+        env = {**example.server_env, "TMPDIR": str(own)}
+        here = [machine.here(word) for word in example.server]
+        server = machine.start("server", contained(here, state / "storage", own), **env)
         ready(example)
-        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
-        status = Path(f"/proc/{children[0]}/status").read_text()
-        assert re.search(r"^NSpid:.*\s1$", status, re.MULTILINE)
-        os.kill(int(children[0]), signal.SIGTERM)
-        assert outer.wait(20) == 0, machine.said("server")
+        here = [machine.here(word) for word in example.worker]
+        worker = machine.start("worker", contained(here, state, own), **env)
+        with contextlib.closing(HttpDispatch(example.url, token=example.token("producer"))) as plane:
+            q = SyncQueue("default", dispatch=plane)
+            assert q.result(q.submit(thunk(body("write"))), timeout=30) == "kept.txt", machine.said("worker")
+            files = [path.read_bytes() for path in (state / "storage").rglob("*") if path.is_file()]
+            assert b"kept" in files
+        for outer, name in ((worker, "worker"), (server, "server")):
+            os.kill(first_process(outer), signal.SIGTERM)
+            assert outer.wait(20) == 0, machine.said(name)
 
 
 # -- the array job of SLURM ------------------------------------------------------------------------------
