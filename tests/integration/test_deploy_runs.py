@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import stat
@@ -15,21 +14,19 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import postgres_server
 import pytest
 from integration.deployed import (
-    BIN,
     DEPLOY,
-    Machine,
+    Example,
     answers,
-    compose,
     documents,
-    free_port,
-    kubernetes,
-    unit,
+    of_compose,
+    of_kubernetes,
+    of_systemd,
     until,
 )
 
@@ -56,164 +53,6 @@ def body(name: str = "job") -> Callable[..., str]:
     cell = types.ModuleType("__main__")
     exec(SOURCE, cell.__dict__)
     return cell.__dict__[name]
-
-
-@dataclass
-class Example:
-    """The commands of one way to deploy, in this machine's names."""
-
-    name: str
-    machine: Machine
-    port: int
-    setup: list[list[str]]
-    server: list[str]
-    worker: list[str]
-    tokens: dict[str, Path]
-    queue: str = "default"
-    probe: list[str] = field(default_factory=list)
-    server_env: dict[str, str] = field(default_factory=dict)
-    worker_env: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def token(self, role: str) -> str:
-        return self.tokens[role].read_text().strip()
-
-
-def with_secrets(folder: Path, dsn: str | None) -> dict[str, Path]:
-    """Make the secrets as the examples say, with the address of a database that there is."""
-    subprocess.run([DEPLOY / "compose" / "secrets.sh", folder], check=True, stdout=subprocess.DEVNULL)
-    made = {path.name: path for path in folder.iterdir()}
-    if dsn is not None:
-        made["store"].write_text(dsn)
-    return made
-
-
-def of_compose(folder: Path, dsn: str) -> Example:
-    secrets, port, state = with_secrets(folder / "secrets", dsn), free_port(), folder / "state"
-    state.mkdir()
-    places = {
-        "/run/secrets": str(folder / "secrets"),
-        "/var/lib/lakeshore": str(state),
-        "0.0.0.0": "127.0.0.1",
-        "8080": str(port),
-        "http://server": "http://127.0.0.1",
-    }
-    services = compose()["services"]
-    env = {"LAKESHORE_HOME": "/var/lib/lakeshore"}
-    return Example(
-        "compose",
-        Machine(folder, places),
-        port,
-        [[word.replace("$$", "$") for word in services["setup"]["command"]]],
-        services["server"]["command"],
-        services["worker"]["command"],
-        {role: secrets[f"{role}_token"] for role in ("admin", "worker", "producer")},
-        probe=services["server"]["healthcheck"]["test"][1:],
-        server_env=env,
-        worker_env=env,
-    )
-
-
-def of_kubernetes(folder: Path, dsn: str) -> Example:
-    secrets, port, state = with_secrets(folder / "made", dsn), free_port(), folder / "state"
-    state.mkdir()
-    pods = {
-        thing["metadata"]["name"]: thing["spec"]["template"]["spec"]
-        for _, thing in kubernetes()
-        if thing["kind"] in ("Deployment", "Job")
-    }
-    told = (DEPLOY / "kubernetes" / "kustomization.yaml").read_text()
-    kept = dict(re.findall(r"--from-file=(\w+)=secrets/(\w+)", told))
-    for name, pod in pods.items():
-        for volume in pod["volumes"]:
-            secret = volume.get("secret")
-            if secret is None:
-                continue
-            for key in [item["key"] for item in secret.get("items", ())] or ["store"]:
-                at = folder / "pods" / name / volume["name"] / key
-                at.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(secrets[kept[key]], at)
-
-    def words(name: str) -> list[str]:
-        (container,) = pods[name]["containers"]
-        found = container.get("command") or container["args"]
-        return [word.replace("/run/secrets", str(folder / "pods" / name)) for word in found]
-
-    places = {
-        "/var/lib/lakeshore": str(state),
-        "0.0.0.0": "127.0.0.1",
-        "8080": str(port),
-        "http://lakeshore:": "http://127.0.0.1:",
-    }
-    env = {"LAKESHORE_HOME": "/var/lib/lakeshore"}
-    return Example(
-        "kubernetes",
-        Machine(folder, places),
-        port,
-        [words("lakeshore-setup")],
-        words("lakeshore-server"),
-        words("lakeshore-worker"),
-        {role: secrets[f"{role}_token"] for role in ("admin", "worker", "producer")},
-        server_env=env,
-        worker_env=env,
-    )
-
-
-def of_systemd(folder: Path, dsn: str) -> Example:
-    del dsn  # the file that its comments name
-    secrets, port = with_secrets(folder / "made", None), free_port()
-    server, worker = unit("lakeshore-server.service"), unit("lakeshore-worker@.service")
-    text = (DEPLOY / "systemd" / "lakeshore-server.service").read_text()
-    stated = re.search(r"<<<'(sqlite:\S+)'", text)
-    assert stated is not None
-    state = folder / "state"
-    (state / "lakeshore").mkdir(parents=True)
-    (state / "lakeshore-worker-gpu").mkdir()
-    secrets["store"].write_text(stated[1].replace("/var/lib", str(state)))
-    credentials = folder / "credentials"
-    credentials.mkdir()
-    for key, value in [*server, *worker]:
-        if key == "LoadCredential":
-            name, _, source = value.partition(":")
-            shutil.copy(secrets[Path(source).name.replace("-", "_")], credentials / name)
-    places = {
-        "/opt/lakeshore/bin": str(BIN),
-        "%d": str(credentials),
-        "%S": str(state),
-        "%I": "gpu",
-        "%i": "gpu",
-        "${WORKERS}": "1",
-        "8080": str(port),
-    }
-
-    def started(settings: list[tuple[str, str]], which: str) -> list[list[str]]:
-        found = [shlex.split(value) for key, value in settings if key == which]
-        return [
-            [part for word in words for part in (("--allow-pickled",) if word == "$ARGUMENTS" else (word,))]
-            for words in found
-        ]
-
-    def env(settings: list[tuple[str, str]]) -> dict[str, str]:
-        pairs = [
-            pair.partition("=") for key, value in settings if key == "Environment" for pair in value.split()
-        ]
-        return {name: value for name, _, value in pairs if name.startswith("LAKESHORE_")}
-
-    return Example(
-        "systemd",
-        Machine(folder, places),
-        port,
-        started(server, "ExecStartPre"),
-        started(server, "ExecStart")[0],
-        started(worker, "ExecStart")[0],
-        {role: secrets[f"{role}_token"] for role in ("admin", "worker", "producer")},
-        queue="gpu",
-        server_env=env(server),
-        worker_env={**env(worker), "LAKESHORE_URL": f"http://127.0.0.1:{port}"},
-    )
 
 
 @pytest.fixture(params=[of_compose, of_kubernetes, of_systemd], ids=lambda make: make.__name__[3:])
