@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from lakeshore.cli import FOUND_FAULTS
 from lakeshore.cli.jobs import Json
-from lakeshore.cli.where import Where, at_where
+from lakeshore.cli.where import Where, at_where, place
 from lakeshore.errors import NotSupported
 from lakeshore.planes.contract import Plane
 
@@ -53,11 +54,22 @@ def _verifying(done: int, total: int) -> str | None:
 
 
 @at_where
-def doctor(where: Where, json: Json = False) -> None:
+def doctor(
+    where: Where,
+    json: Json = False,
+    store: Annotated[
+        str | None, typer.Option(metavar="STORE", help="The same as --plane, as serve has it.")
+    ] = None,
+) -> None:
     """Check this set-up, and say how to mend what is wrong."""
     from lakeshore.cli import tables
     from lakeshore.planes.health import examine
 
+    if store is not None:
+        if where.store is not None or where.url is not None:
+            raise typer.BadParameter("--store and --plane or --url: give one.")
+        url, path = place(store, None)
+        where = replace(where, url=url, store=path)
     opened: list[Plane] = []
 
     def open_plane() -> Plane:

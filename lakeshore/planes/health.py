@@ -90,7 +90,10 @@ def examine(
             "trust",
             "note",
             "others may write to this plane, so workers refuse by-value functions",
-            "where it should be yours alone: chmod go-w the file and its directory; else: --allow-pickled",
+            "where all who may are trusted to run code on the workers: --allow-pickled"
+            if database is not None
+            else "where it should be yours alone: chmod go-w the file and its directory; "
+            "else: --allow-pickled",
         )
     yield from queue_checks(plane, queues, start_worker)
     yield from clock(plane)

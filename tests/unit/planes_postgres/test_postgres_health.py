@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -98,6 +101,25 @@ def test_all_is_well_with_a_new_database(plane):
     assert " of 17: lakeshore " in rows["connections"].found
     whole = {row.check: row for row in health.examine(lambda: plane, start_worker=str, another_plane="")}
     assert rows.keys() < whole.keys()
+
+
+@pytest.mark.parametrize("option", ["--plane", "--store"])
+def test_the_command(own, option):
+    at = f"{own.fresh()}&password=s3cr3t"
+
+    def ran():
+        command = [sys.executable, "-m", "lakeshore.cli", "doctor", option, at, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert "s3cr3t" not in done.stdout + done.stderr
+        return done.returncode, {row["check"]: row for row in json.loads(done.stdout)}
+
+    code, rows = ran()
+    assert (code, rows["durability"]["state"], rows["indexes"]["state"]) == (0, "ok", "ok")
+    with psycopg.connect(at, autocommit=True) as raw:
+        raw.execute("DROP INDEX lakeshore.ready")
+    code, rows = ran()
+    assert (code, rows["indexes"]["state"]) == (1, "fault")
+    assert "CREATE INDEX CONCURRENTLY ready" in rows["indexes"]["fix"]
 
 
 def test_an_open_transaction_holds_rows_from_vacuum(plane, at, monkeypatch):
