@@ -392,5 +392,10 @@ def _run(
         raise CodeUnavailable(f"git {args[0]} in {str(folder)!r} did not end within {_SECONDS:g} s") from None
     if check and done.returncode:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
+        if "promisor" in said or "lazy fetching" in said:
+            raise CodeUnavailable(
+                f"{str(folder)!r} is a partial clone, and some of its content is not here. "
+                "Get it: git fetch --refetch --no-filter"
+            )
         raise CodeUnavailable(f"git {args[0]} in {str(folder)!r} failed: {said}")
     return done

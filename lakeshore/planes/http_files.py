@@ -26,6 +26,7 @@ from lakeshore.planes.protocol import HEADER, Route
 from lakeshore.planes.protocol_files import (
     FILE,
     LOOKUP,
+    OBJECT_BYTES,
     PART_BYTES,
     PRESIGN,
     REGISTER,
@@ -228,13 +229,18 @@ class Filing(Asking):
                 raise DispatchError(f"put_file: {key!r} is shorter than its {size:,} bytes. Send it again.")
             range_ = f"bytes {first}-{first + len(data) - 1}/{size}"
 
-    def get_file(self, storage: str, key: str, into: IO[bytes]) -> str | None:
+    def get_file(self, storage: str, key: str, into: IO[bytes], *, most: int = OBJECT_BYTES) -> str | None:
         """Write a stored file to `into`; returns its media type, None where there is no such key.
+
+        Parameters
+        ----------
+        most : int
+            The most bytes to take, default 64 GiB, which no stored file exceeds.
 
         Raises
         ------
         DispatchError
-            When what came is not what was stored.
+            When what came is not what was stored, or is over `most`.
         PlaneUnavailable
             When the control plane does not answer.
         """
@@ -272,7 +278,7 @@ class Filing(Asking):
                     into.seek(0)
                     into.truncate()
                 before = have
-                have, why = _take(opened, into, hashed, have)
+                have, why = _take(opened, into, hashed, have, most)
                 if why is None:
                     return self._checked(opened, hashed, key)
                 if have > before:
@@ -376,8 +382,14 @@ class Filing(Asking):
         return self._tries.refusal(verb, route, answer, size=size)
 
 
-def _take(opened: Body, into: IO[bytes], hashed: Any, have: int) -> tuple[int, Broken | None]:
-    """Write what comes; returns how much there is by now, and what broke it off."""
+def _take(opened: Body, into: IO[bytes], hashed: Any, have: int, most: int) -> tuple[int, Broken | None]:
+    """Write what comes; returns how much there is by now, and what broke it off.
+
+    Raises
+    ------
+    DispatchError
+        When it is more than `most`.
+    """
     wanted = opened.headers.get("content-length", "")
     end = have + int(wanted) if wanted.isdigit() else None
     while True:
@@ -388,6 +400,9 @@ def _take(opened: Body, into: IO[bytes], hashed: Any, have: int) -> tuple[int, B
             if end is not None and have < end:
                 return have, Broken("the answer ended early", landed=True)
             return have, None
+        if have + len(part) > (most if end is None else min(most, end)):
+            limit = most if end is None else min(most, end)
+            raise DispatchError(f"get_file: more than the {limit:,} bytes came that it may have, or said to.")
         hashed.update(part)
         have += into.write(part)
 

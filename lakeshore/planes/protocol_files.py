@@ -21,6 +21,8 @@ FILE_PATH: Final = "/v1/files/{signed}"
 
 PART_BYTES: Final = 8 * 1024 * 1024
 """The size of an upload's parts."""
+OBJECT_BYTES: Final = 64 * 1024 * 1024 * 1024
+"""What one file may have unless its URL says less."""
 PART_LIMIT: Final = 64 * 1024 * 1024
 FILE: Final = "application/octet-stream"
 FOLDER: Final = "application/x-lakeshore-folder"

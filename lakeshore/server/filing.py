@@ -18,8 +18,6 @@ from typing import Any, Final
 from lakeshore.server.answers import Refusal
 from lakeshore.server.shelf import Shelf
 
-OBJECT_BYTES: Final = 64 * 1024 * 1024 * 1024
-"""What one file may have unless its URL says less."""
 _LEFT_SECONDS: Final = 86400.0
 UPLOADS: Final = 1000
 """The most unfinished uploads of a namespace."""

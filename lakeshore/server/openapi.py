@@ -13,10 +13,9 @@ from typing import Any, Final
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import LONGEST_SPAN
 from lakeshore.planes.protocol import BODY_LIMIT, FRAMES, MSGPACK, ROWS, Route
-from lakeshore.planes.protocol_files import FILE, FILE_PATH, LOOKUP, PRESIGN, REGISTER
+from lakeshore.planes.protocol_files import FILE, FILE_PATH, LOOKUP, OBJECT_BYTES, PRESIGN, REGISTER
 from lakeshore.planes.protocol_values import SMALL_LIMIT
 from lakeshore.server.code_repos import LINE_BYTES
-from lakeshore.server.filing import OBJECT_BYTES
 from lakeshore.server.page import ASSETS
 from lakeshore.server.storages import JSON_BYTES, KEY_BYTES
 from lakeshore.version import __version__

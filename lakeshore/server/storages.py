@@ -34,6 +34,7 @@ from lakeshore.planes.protocol_files import (
     FILE,
     FILE_PATH,
     FOLDER,
+    OBJECT_BYTES,
     PART_LIMIT,
     PRESIGN,
     digest_header,
@@ -44,7 +45,7 @@ from lakeshore.planes.protocol_files import (
 from lakeshore.planes.store_within import reserved
 from lakeshore.server import bodies
 from lakeshore.server.answers import PROTOCOL, Refusal, in_json, refused
-from lakeshore.server.filing import OBJECT_BYTES, Filing, Place, Record, wrong_digest
+from lakeshore.server.filing import Filing, Place, Record, wrong_digest
 from lakeshore.server.serving import EVERYONE, Call, Serving
 from lakeshore.server.shelf import FULL, shelf_at
 from lakeshore.server.signing import Grant, Signer

@@ -12,7 +12,7 @@ from lakeshore import settings
 from lakeshore.codebase.cabinet import folder_of
 from lakeshore.codebase.mount import Mount, Turns, at, read_stamp
 from lakeshore.codebase.shipping import STORAGE
-from lakeshore.codebase.unpack import ArchiveRefused
+from lakeshore.codebase.unpack import BOUNDS, ArchiveRefused
 from lakeshore.planes import files
 from lakeshore.worker.outage import ridden_out
 
@@ -100,7 +100,9 @@ class Remote:
 
             def fetch(into: BinaryIO) -> None:
                 found = ridden_out(
-                    lambda: self._channel().get_file(storage, key, into), "the job's code", _patient
+                    lambda: self._channel().get_file(storage, key, into, most=BOUNDS.bytes),
+                    "the job's code",
+                    _patient,
                 )
                 if found is None:
                     raise ArchiveRefused(

@@ -334,3 +334,71 @@ def test_packing_reads_only_what_git_has(repo: Path) -> None:
         (repo / "mod.py").write_text("later\n")
         out = io.BytesIO(shipment.archive.read())
     verify(out, shipment.stamp["digest"])
+
+
+def test_a_sparse_checkout_ships_what_is_not_checked_out_too(repo: Path) -> None:
+    (repo / "sub").mkdir()
+    (repo / "sub/n.py").write_text("y = 2\n")
+    run(repo, "add", "-A")
+    run(repo, "commit", "-qm", "two")
+    run(repo, "sparse-checkout", "set", "--no-cone", "mod.py")
+    assert not (repo / "sub").exists()
+    stamp, paths, notes = ship(repo)
+    assert "sub/n.py" in paths
+    assert (stamp["dirty"], notes) == (False, [])
+
+
+def test_a_partial_clone_says_how_to_be_whole(repo: Path, tmp_path: Path) -> None:
+    (repo / "sub").mkdir()
+    (repo / "sub/n.py").write_text("y = 2\n")
+    run(repo, "add", "-A")
+    run(repo, "commit", "-qm", "two")
+    run(repo, "config", "uploadpack.allowFilter", "true")
+    clone = tmp_path / "clone"
+    run(tmp_path, "clone", "-q", "--sparse", "--filter=blob:none", f"file://{repo}", str(clone))
+    with pytest.raises(CodeUnavailable, match="partial clone.*--refetch --no-filter"):
+        ship(clone)
+    run(clone, "fetch", "-q", "--refetch", "--no-filter")
+    assert "sub/n.py" in ship(clone)[1]
+
+
+def test_a_merge_that_is_under_way_ships_as_it_stands(repo: Path, tmp_path: Path) -> None:
+    run(repo, "checkout", "-qb", "other")
+    (repo / "mod.py").write_text("x = 2\n")
+    run(repo, "commit", "-qam", "two")
+    run(repo, "checkout", "-q", "main")
+    (repo / "mod.py").write_text("x = 3\n")
+    run(repo, "commit", "-qam", "three")
+    assert subprocess.run(["git", "-C", str(repo), "merge", "other"], capture_output=True).returncode
+    (repo / "new.py").write_text("")
+    run(repo, "add", "-N", "new.py")
+    stamp, paths, _ = ship(repo, tmp_path / "out")
+    assert "new.py" in paths
+    assert stamp["dirty"]
+    assert "<<<<<<<" in (tmp_path / "out/mod.py").read_text()
+    assert run(repo, "status", "--porcelain") == "UU mod.py\n A new.py\n"
+
+
+def test_line_ends_ship_as_git_keeps_them(repo: Path, tmp_path: Path) -> None:
+    (repo / ".gitattributes").write_text("*.py text eol=crlf\n")
+    (repo / "mod.py").write_bytes(b"x = 1\r\ny = 2\r\n")
+    ship(repo, tmp_path / "out")
+    assert (tmp_path / "out/mod.py").read_bytes() == b"x = 1\ny = 2\n"
+    assert (repo / "mod.py").read_bytes() == b"x = 1\r\ny = 2\r\n"
+
+
+@pytest.mark.parametrize("place", [".git", ".git/objects", "bare", "gone"])
+def test_where_there_is_no_work_tree_nothing_ships(repo: Path, place: str) -> None:
+    run(repo, "clone", "-q", "--bare", str(repo), str(repo / "bare"))
+    (repo / "gone").mkdir()
+    (repo / "gone/.git").write_text("gitdir: /nowhere\n")
+    assert Repository.find(repo / place) is None
+
+
+def test_a_name_in_another_unicode_form_ships_alone_as_it_is(repo: Path) -> None:
+    (repo / "cafe\u0301.txt").write_text("")
+    assert "cafe\u0301.txt" in ship(repo)[1]
+    (repo / "caf\u00e9.txt").write_text("")
+    _, paths, notes = ship(repo)
+    assert len({"cafe\u0301.txt", "caf\u00e9.txt"} & paths) == 1
+    assert "Unicode forms" in notes[0]

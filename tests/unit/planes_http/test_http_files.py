@@ -249,3 +249,12 @@ def test_outside_git_there_is_no_stamp_and_what_is_left_out_is_told(
     monkeypatch.setattr("lakeshore.codebase.git.TREE_BYTES", 50)
     with pytest.raises(TransportError, match="'big'"):
         plane.push_code(repo)
+
+
+def test_a_download_is_bounded(plane: HttpDispatch) -> None:
+    put(plane, "k", DATA)
+    out = io.BytesIO()
+    with pytest.raises(DispatchError, match=f"more than the {len(DATA) - 1:,} bytes"):
+        plane.get_file("files", "k", out, most=len(DATA) - 1)
+    assert len(out.getvalue()) < len(DATA)
+    assert plane.get_file("files", "k", io.BytesIO(), most=len(DATA)) is not None

@@ -9,10 +9,11 @@ import jsonschema  # type: ignore[import-untyped]
 
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import LONGEST_SPAN
+from lakeshore.planes.protocol_files import OBJECT_BYTES
 from lakeshore.planes.protocol_values import LONGEST, MOST_VALUES, SMALL_LIMIT
 from lakeshore.server import Options
 from lakeshore.server.code_repos import LINE_BYTES
-from lakeshore.server.filing import OBJECT_BYTES, UPLOADS
+from lakeshore.server.filing import UPLOADS
 from lakeshore.server.storages import JSON_BYTES, KEY_BYTES
 
 
