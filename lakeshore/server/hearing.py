@@ -93,6 +93,7 @@ class Hearing:
 
     def __init__(self, engine: Store) -> None:
         self._engine = engine
+        self._hang_after = 0.0 if getattr(engine._bells, "light", False) else _HANG_AFTER
         self._ears: dict[str, dict[Ear, None]] = {}
         self._bells: dict[str, tuple[Bell, int]] = {}
         self._hanging: dict[str, asyncio.TimerHandle] = {}
@@ -138,7 +139,7 @@ class Hearing:
         self._ears.setdefault(topic, {})[ear] = None
         assert self._loop is not None
         if topic not in self._bells and topic not in self._hanging:
-            self._hanging[topic] = self._loop.call_later(_HANG_AFTER, self._hang, topic)
+            self._hanging[topic] = self._loop.call_later(self._hang_after, self._hang, topic)
         try:
             yield ear
         finally:

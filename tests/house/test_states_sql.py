@@ -62,7 +62,7 @@ def transitions() -> list[tuple[str, str, str, str]]:
 
 
 def verbs(name: str) -> list[str]:
-    """Return the verbs of a statement: an engine may have a claim for ready rows alone, and join it to an ack."""
+    """Return the verbs of a statement: an engine may claim ready rows alone, and join that to an ack."""
     return name.removesuffix("_ready").removesuffix("_newest").split("_and_")
 
 

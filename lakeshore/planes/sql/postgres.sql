@@ -240,9 +240,16 @@ UNION ALL
 SELECT 2, seq, priority FROM due;
 
 -- name: sample
--- As SQLite's draw (see there). OR, not UNION ALL: the row is to be locked in a write (postgres_locks.sql).
-WITH top (priority) AS MATERIALIZED (
-    SELECT max(priority) FROM (
+-- As SQLite's draw (see there), over the same three indexes. A row that is more than 41 temperatures below the
+-- highest is not looked at: the least that a draw adds to the highest is -3.6 and the most to another 36.8, so it
+-- never wins. Between numbers that are not extreme the quotient needs no function.
+WITH top (priority, lowest, far, near) AS MATERIALIZED (
+    SELECT max(priority),
+        CASE WHEN max(priority) > -1e308 AND :temperature < 1e300 THEN max(priority) - 41 * :temperature
+            ELSE '-Infinity' END,
+        -10000 * least(:temperature, 1e304),
+        CASE WHEN :temperature > 1e-300 THEN -1e-15 * :temperature ELSE 0 END
+    FROM (
         SELECT max(priority) AS priority FROM invocation
         WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
         UNION ALL
@@ -251,14 +258,25 @@ WITH top (priority) AS MATERIALIZED (
         UNION ALL
         SELECT max(priority) FROM invocation
         WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono) AS each
+), due (seq, priority) AS NOT MATERIALIZED (
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        AND priority >= (SELECT lowest FROM top)
+    UNION ALL
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now
+    UNION ALL
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
 )
-SELECT seq FROM invocation
-WHERE ns = :ns AND queue = :queue AND (
-    (state = 'queued' AND not_before IS NULL) OR (state = 'queued' AND not_before <= :now)
-    OR (state = 'running' AND lease_until <= :mono))
+SELECT seq FROM due
 ORDER BY
-    exponent(priority, (SELECT priority FROM top), :temperature)
-    - ln(-ln((floor(random() * 4503599627370496) + 0.5) / 4503599627370496)) DESC
+    CASE
+        WHEN priority < -4e307 OR (SELECT priority FROM top) > 4e307
+            THEN exponent(priority, (SELECT priority FROM top), :temperature)
+        WHEN priority - (SELECT priority FROM top) > (SELECT near FROM top) THEN 0
+        ELSE greatest(priority - (SELECT priority FROM top), (SELECT far FROM top)) / :temperature
+    END - ln(-ln((floor(random() * 4503599627370496) + 0.5) / 4503599627370496)) DESC
 LIMIT 1;
 
 -- name: next_due

@@ -25,9 +25,14 @@ FROM (
     FROM journal WHERE ns = :ns AND id = :id FOR UPDATE) AS kept;
 
 -- name: sample
--- The row that is drawn is locked; one that another claimer has locked is not drawn.
-WITH top (priority) AS MATERIALIZED (
-    SELECT max(priority) FROM (
+-- The row that is drawn is locked; one that another claimer has locked is passed over, for the next of the draw.
+WITH top (priority, lowest, far, near) AS MATERIALIZED (
+    SELECT max(priority),
+        CASE WHEN max(priority) > -1e308 AND :temperature < 1e300 THEN max(priority) - 41 * :temperature
+            ELSE '-Infinity' END,
+        -10000 * least(:temperature, 1e304),
+        CASE WHEN :temperature > 1e-300 THEN -1e-15 * :temperature ELSE 0 END
+    FROM (
         SELECT max(priority) AS priority FROM invocation
         WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
         UNION ALL
@@ -36,12 +41,27 @@ WITH top (priority) AS MATERIALIZED (
         UNION ALL
         SELECT max(priority) FROM invocation
         WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono) AS each
+), due (seq, priority) AS NOT MATERIALIZED (
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL
+        AND priority >= (SELECT lowest FROM top)
+    UNION ALL
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before <= :now
+    UNION ALL
+    SELECT seq, priority FROM invocation
+    WHERE ns = :ns AND queue = :queue AND state = 'running' AND lease_until <= :mono
+), drawn AS MATERIALIZED (
+    SELECT seq,
+        CASE
+            WHEN priority < -4e307 OR (SELECT priority FROM top) > 4e307
+                THEN exponent(priority, (SELECT priority FROM top), :temperature)
+            WHEN priority - (SELECT priority FROM top) > (SELECT near FROM top) THEN 0
+            ELSE greatest(priority - (SELECT priority FROM top), (SELECT far FROM top)) / :temperature
+        END - ln(-ln((floor(random() * 4503599627370496) + 0.5) / 4503599627370496)) AS score
+    FROM due ORDER BY 2 DESC LIMIT 100
 )
-SELECT seq FROM invocation
-WHERE ns = :ns AND queue = :queue AND (
-    (state = 'queued' AND not_before IS NULL) OR (state = 'queued' AND not_before <= :now)
-    OR (state = 'running' AND lease_until <= :mono))
-ORDER BY
-    exponent(priority, (SELECT priority FROM top), :temperature)
-    - ln(-ln((floor(random() * 4503599627370496) + 0.5) / 4503599627370496)) DESC
-LIMIT 1 FOR UPDATE SKIP LOCKED;
+SELECT i.seq FROM drawn JOIN invocation i ON i.seq = drawn.seq
+WHERE i.state IN ('queued', 'running') AND (i.lease_until IS NULL OR i.lease_until <= :mono)
+    AND (i.not_before IS NULL OR i.not_before <= :now)
+ORDER BY score DESC LIMIT 1 FOR UPDATE OF i SKIP LOCKED;
