@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Process:
-    """A server process over a file in `folder`, which is its LAKESHORE_HOME.
+    """A server process over a file in `folder`, which is its LAKESHORE_HOME; `code` runs in the CLI's place.
 
     Attributes
     ----------
@@ -24,8 +24,9 @@ class Process:
         All that it printed so far, both streams.
     """
 
-    def __init__(self, folder: Path, *flags: str, **env: str) -> None:
+    def __init__(self, folder: Path, *flags: str, code: str | None = None, **env: str) -> None:
         self.folder, self._flags = folder, flags
+        self._program = ("-m", "lakeshore.cli") if code is None else ("-c", code)
         self._env = {**os.environ, "LAKESHORE_HOME": str(folder), "PYTHONUNBUFFERED": "1", **env}
         self.url, self.said = "", ""
         self._place, self._port = _kept_port()
@@ -33,7 +34,7 @@ class Process:
         self._readers: list[threading.Thread] = []
 
     def start(self) -> Process:
-        command = [sys.executable, "-m", "lakeshore.cli", "serve", "--port", self._port, *self._flags]
+        command = [sys.executable, *self._program, "serve", "--port", self._port, *self._flags]
         process = subprocess.Popen(
             command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
