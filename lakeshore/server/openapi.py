@@ -166,7 +166,13 @@ _ROUTES: Final[list[tuple[Route, str, Mapping[str, Schema], Schema | None, Schem
         _object({"invocations": _list(_ROW)}),
     ),
     (protocol.QUEUES, "Count jobs by queue and state.", {}, None, _object({"queues": _MAP})),
-    (protocol.COUNT, "Count a queue's jobs in one state.", {"state": _STATE}, None, _COUNT),
+    (
+        protocol.COUNT,
+        "Count a queue's jobs in one state.",
+        {"state": _STATE, "format": {"enum": ["msgpack", "json"]}},
+        None,
+        _COUNT,
+    ),
     (
         protocol.WORKERS,
         "List the workers that asked for jobs.",
@@ -315,7 +321,8 @@ def document(*, auth: bool) -> dict[str, Any]:
     """Return the document; `auth` says whether requests want a token."""
     paths: dict[str, Any] = {}
     for route, told, query, body, answer in _ROUTES:
-        _add(paths, route, told, query, body, MSGPACK, {MSGPACK: answer})
+        told_in = {MSGPACK: answer, _JSON: answer} if "format" in query else {MSGPACK: answer}
+        _add(paths, route, told, query, body, MSGPACK, told_in)
     for route, told, query, body in _FILES:
         _add(paths, route, told, query, body, _JSON, {_JSON: _MAP})
     _add(paths, protocol.STREAM, "Follow a journal.", _STREAM_QUERY, None, "", {FRAMES: _BYTES, ROWS: _BYTES})

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from starlette.responses import Response
 from starlette.routing import Route
 
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import Submission
 from lakeshore.planes.protocol import field
-from lakeshore.server.answers import Refusal
+from lakeshore.server.answers import Refusal, in_json
 from lakeshore.server.serving import EVERYONE, PRODUCERS, WORKERS, Call, Serving, revoked
 from lakeshore.states import TERMINAL, State
 
@@ -132,12 +133,15 @@ class Producing:
         """Count the rows of every queue by state."""
         return {"queues": await self._serving.read(self._serving.plane(call.ns).queues)}
 
-    async def count(self, call: Call) -> dict[str, Any]:
-        """Count a queue's rows in one state."""
-        state = call.query("state", State.QUEUED)
+    async def count(self, call: Call) -> dict[str, Any] | Response:
+        """Count a queue's rows in one state; in JSON for scalers, which read nothing else."""
+        state, form = call.query("state", State.QUEUED), call.query("format", "msgpack")
         assert state is not None
+        if form not in ("msgpack", "json"):
+            raise ValueError(f"format: wants msgpack or json, got {form!r:.40}")
         plane = self._serving.plane(call.ns)
-        return {"count": await self._serving.read(plane.count, call.names["queue"], state)}
+        found = {"count": await self._serving.read(plane.count, call.names["queue"], state)}
+        return in_json(found) if form == "json" else found
 
     async def workers(self, call: Call) -> dict[str, Any]:
         """List the workers that asked for jobs."""
