@@ -136,8 +136,6 @@ def test_the_scaler_reads_the_depth_of_a_queue(tmp_path: Path) -> None:
             at = re.sub(r"^http://lakeshore\.lakeshore:8080", example.url, url)
             status, data = answers(at, example.token(reference["key"]))
             assert status == 200
-            if not data.startswith(b"{"):
-                pytest.skip("this server tells a count in msgpack alone")
             found[trigger["name"]] = json.loads(data)[trigger["metadata"]["valueLocation"]]
         assert found == {"queued": 3, "running": 0}
         assert answers(at)[0] == 401
