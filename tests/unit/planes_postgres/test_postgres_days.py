@@ -108,17 +108,35 @@ def test_while_another_session_makes_them_a_journal_takes_the_day_before(days: D
     assert days.lies()["lakeshore.ago_3"] == 4
 
 
-def test_a_journal_is_taken_where_no_partition_can_be_made(days: Days) -> None:
-    days.do("ALTER FUNCTION lakeshore.begin_days SECURITY INVOKER")
+@pytest.fixture
+def as_app(days: Days) -> Iterator[str]:
+    """The address of a role that may only read and write rows."""
     role = f"app_{os.getpid()}"
     days.do(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA lakeshore TO {role}")
-    days.do(f"GRANT ALL ON ALL TABLES IN SCHEMA lakeshore TO {role}")
+    days.do(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lakeshore TO {role}")
     days.do(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA lakeshore TO {role}")
-    with PostgresDispatch(days.dsn.replace("postgres@", f"{role}@")) as plane:
+    yield days.dsn.replace("postgres@", f"{role}@")
+    days.do(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_role_that_makes_no_tables_has_days_made_and_dropped(days: Days, as_app: str) -> None:
+    days.begin(ago=20)
+    days.run("a")
+    days.go_on()
+    with PostgresDispatch(as_app) as plane:
+        plane.submit("gpu", b"e", id="b")
+        plane.journal_append("b", None, b"x")
+        assert len(days.names()) == 9
+        assert plane.prune(older_than=30 * 86400) == 1
+    assert len(days.names()) == 8
+
+
+def test_a_journal_is_taken_where_no_partition_can_be_made(days: Days, as_app: str) -> None:
+    days.do("ALTER FUNCTION lakeshore.begin_days SECURITY INVOKER")
+    with PostgresDispatch(as_app) as plane:
         plane.submit("gpu", b"e", id="a")
         plane.journal_append("a", None, b"x")
     assert days.lies() == {"lakeshore.frame_0": 1}
-    days.do(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_a_day_whose_jobs_are_pruned_is_dropped_whole(days: Days) -> None:
