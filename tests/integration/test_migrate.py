@@ -13,7 +13,6 @@ import textwrap
 
 import moved_store
 import postgres_server
-import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,11 +22,13 @@ from lakeshore.cli.app import run
 from lakeshore.planes import moving
 from lakeshore.planes.contract import Submission
 from lakeshore.planes.moving_side import STAYS, TABLES
-from lakeshore.planes.postgres import PostgresDispatch
-from lakeshore.planes.postgres_moving import PostgresSide
 from lakeshore.planes.sqlite_moving import SqliteSide
 from lakeshore.planes.store_tokens import Tokens
 from lakeshore.planes.store_within import Within
+
+psycopg = pytest.importorskip("psycopg", reason="needs the extra lakeshore[postgres]")
+from lakeshore.planes.postgres import PostgresDispatch  # noqa: E402 - only where its driver is
+from lakeshore.planes.postgres_moving import PostgresSide  # noqa: E402 - as above
 
 LONG = os.environ.get("LONG_TESTS") == "1"
 
