@@ -18,7 +18,7 @@ psycopg = pytest.importorskip("psycopg", reason="needs the extra lakeshore[postg
 from lakeshore.planes.postgres import PostgresDispatch  # noqa: E402 - after the skip
 
 LONG = os.environ.get("LONG_TESTS") == "1"
-SECONDS = float(os.environ.get("HELD_SECONDS", "120" if LONG else "12"))
+SECONDS = float(os.environ.get("HELD_SECONDS", "120" if LONG else "8"))
 RATE = 500
 
 FLOW = """
