@@ -24,6 +24,12 @@ HOSTILE = (
     "%s %(ns)s :ns $1 {} \\' E'\\\\'",
     "lakeshore.invocation",
     "naïve 用户 🌊",
+    "\\'; SELECT pg_sleep(9); -- \\\\",
+    "$$; ROLLBACK; $$ $1::text",
+    "\u202eright to left\u202c\u2066",
+    '{a,NULL,"b"}',
+    "x" * 200,
+    "é" * 100,
 )
 
 
@@ -42,6 +48,11 @@ def test_no_statement_is_built_from_a_name_or_a_value(dsn, name):
         assert row["error"] == f"{name}: {name}\\x00"
         assert dp.queues() == {name: {"failed": 1}}
         assert dp.journal_trim(name) == 1
+        many = [Submission(envelope=name.encode(), id=f"m{n}", key=f"{n}{name}"[:200]) for n in range(3)]
+        assert dp.submit_many(name, many) == ["m0", "m1", "m2"]
+        assert [dp.claim(name, name, kind=kind).envelope for kind in ("filo", "boltzmann", "fifo")] == [
+            name.encode()
+        ] * 3
         for verb in (dp.get, dp.envelope, dp.cancel, dp.requeue):
             with pytest.raises(ValueError, match="id"):
                 verb(name)
