@@ -31,7 +31,7 @@ _NAME: Final[Schema] = {
     "format": "name",
     "minLength": 1,
     "maxLength": 255,
-    "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$",
+    "pattern": r"^[^\u0000-\u001f\u007f-\u009f]{1,255}$",
 }
 _LINE: Final[Schema] = {
     "type": "string",
@@ -51,11 +51,10 @@ _KEY: Final[Schema] = {
 }
 _MAYBE_ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{0,128}$"}
 _MAYBE_NAME: Final[Schema] = {
-    **_NAME,
+    "type": "string",
     "description": "At most 255 bytes of UTF-8 without control characters.",
     "format": "name-or-nothing",
-    "minLength": 0,
-    "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$",
+    "maxLength": 255,
 }
 _ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{0,128}$"}
 _MAYBE_NAME: Final[Schema] = {"type": "string", "pattern": "^[ -~]{0,255}$"}
@@ -92,7 +91,13 @@ _PAYLOADS: Final = (protocol.SUBMIT, protocol.SUBMIT_MANY, protocol.ACK, protoco
 
 
 def _maybe(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]} if schema else schema
+    """Return a schema that takes null, too, as an absent field is taken."""
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    if "type" in schema:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return {**schema, "type": [*kinds, "null"]}
+    return schema
 
 
 def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
