@@ -55,9 +55,8 @@ _MAYBE_NAME: Final[Schema] = {
     "description": "At most 255 bytes of UTF-8 without control characters.",
     "format": "name-or-nothing",
     "maxLength": 255,
+    "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$",
 }
-_ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{0,128}$"}
-_MAYBE_NAME: Final[Schema] = {"type": "string", "pattern": "^[ -~]{0,255}$"}
 _ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
 _FLAG: Final[Schema] = {"type": "boolean"}
 _WHOLE: Final[Schema] = {"type": "integer"}
