@@ -31,7 +31,7 @@ _POLL = (0.05, 0.15)
 _AT_ONCE = 30
 """Waiters that look that often; the more there are beyond, the longer each pauses."""
 _RETRY_SECONDS = 1.0
-_GATHERING = (0.001, 0.008)
+_GATHERING = (0.001, 0.016)
 """How long rings are gathered after others were told, seconds: a notification costs the server and all who
 listen as much as a job does, so where each time brings several the next is let pass longer."""
 _LONG = 0.5
@@ -230,19 +230,18 @@ class PostgresBelfry:
             self._ready.set()
         self._everyone()
         asked = time.monotonic()
-        pause, rings = _GATHERING[0], 0
+        pause, rings, until = _GATHERING[0], 0, 0.0
         while not self._closed:
-            told = self._tell_all(raw)
+            left = until - time.monotonic()
+            if left <= 0:
+                self._gathering = False
+                if self._tell_all(raw):
+                    several = self._rings - rings > 1
+                    pause, rings = min(2 * pause, _GATHERING[1]) if several else _GATHERING[0], self._rings
+                    left, until, self._gathering = pause, time.monotonic() + pause, True
             if not self._ready.is_set() and time.monotonic() - asked > _READY_SECONDS:
                 self._ready.set()
-            if told:
-                several = self._rings - rings > 1
-                pause, rings = min(2 * pause, _GATHERING[1]) if several else _GATHERING[0], self._rings
-                self._gathering = True
-                readable = {fd for fd, _ in gather.poll(pause * 1000)}
-                self._gathering = False
-            else:
-                readable = {fd for fd, _ in poll.poll(1000)}
+            readable = {fd for fd, _ in (gather.poll(left * 1000) if left > 0 else poll.poll(1000))}
             if wake in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 65536)
