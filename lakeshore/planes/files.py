@@ -52,8 +52,8 @@ class Channel(Protocol):
         """Store a file, under a claim where one is given."""
         ...
 
-    def get_file(self, storage: str, key: str, into: IO[bytes]) -> str | None:
-        """Write a stored file to `into`; None where there is none."""
+    def get_file(self, storage: str, key: str, into: IO[bytes], *, most: int = ...) -> str | None:
+        """Write a stored file of at most `most` bytes to `into`; None where there is none."""
         ...
 
 
