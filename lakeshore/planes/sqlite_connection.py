@@ -224,7 +224,8 @@ def unavailable(path: Path | None, error: apsw.Error | UnicodeDecodeError) -> Di
             f"{said}. The file is damaged: keep a copy, then move it away (a new one is made) or "
             "restore a backup."
         )
-    if isinstance(error, apsw.ConstraintError) and error.extendedresult == apsw.SQLITE_CONSTRAINT_TRIGGER:
+    extended = getattr(error, "extendedresult", None)  # not in apsw's stubs
+    if extended == apsw.SQLITE_CONSTRAINT_TRIGGER:
         return PlaneUnavailable(said)  # the store was moved, and says where to (moving_sqlite.sql)
     full = isinstance(error, apsw.FullError)
     unusable = (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
