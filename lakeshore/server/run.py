@@ -92,7 +92,7 @@ class Protocol(HttpToolsProtocol):
         files = _files()
         self._most = min(options.connections, max(files - _RESERVED, files // 2))
         self._idle_since = self.loop.time()
-        self._in_headers, self._between = 0, True
+        self._unsorted, self._header_size, self._between = 0, 0, True
         self._late: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -110,14 +110,16 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked here: between two requests, or before the first."""
+        """Whether nothing is asked here: all was answered, whatever of a refused body is still to come."""
         closing = self.transport is None or self.transport.is_closing()
-        return not closing and self._between and (self.cycle is None or self.cycle.response_complete)
+        return not closing and (self.cycle is None or self.cycle.response_complete)
 
     def on_response_complete(self) -> None:
-        """Note since when nothing is asked."""
+        """Note since when nothing is asked; what is left of a refused body is read, so that it is told."""
         self._idle_since = self.loop.time()
         super().on_response_complete()
+        if self.is_idle and not self._between and self._late is None:
+            self._expect(_REST_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of the timers."""
@@ -125,22 +127,47 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; headers that are too many are refused before they are whole."""
-        if self._late is None:
-            if self._between:
-                self._in_headers = 0
-                self._expect(self._header_seconds)
-            elif self.cycle is not None and self.cycle.response_complete:
-                self._expect(_REST_SECONDS)  # the rest of a body that was refused: read, so that it is told
-        self._in_headers += len(data)
+        """Take bytes; headers and trailers that are too many are refused before they are whole."""
+        if self._late is None and self._between:
+            self._unsorted = 0
+            self._expect(self._header_seconds)
+        self._unsorted += len(data)
         super().data_received(data)
-        if self._between and self._late is not None and self._in_headers > self._header_bytes:
-            self._cancel()
-            self.send_400_response(f"headers over the limit of {self._header_bytes} bytes")
+        if self._unsorted > self._header_bytes and not self.transport.is_closing():
+            self.send_400_response("")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, or the headers of one that are too many, and close."""
+        self._cancel()
+        if max(self._unsorted, self._header_size) > self._header_bytes:
+            msg = f"headers over the limit of {self._header_bytes} bytes"
+        if self.pipeline or not (self.is_idle or not self.cycle.response_started):
+            self._abort()  # an answer is under way
+        else:
+            super().send_400_response(msg)
+
+    def on_message_begin(self) -> None:
+        """Count the headers of this request."""
+        self._header_size = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; what trails a body is counted and dropped.
+
+        Raises
+        ------
+        ValueError
+            When they are too many: the parser stops there, and `send_400_response` says it.
+        """
+        self._header_size += len(name) + len(value) + len(b": \r\n")
+        if self._header_size > self._header_bytes:
+            raise ValueError(f"headers over the limit of {self._header_bytes} bytes")
+        if self._between:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Stop the clock, and start the request; a target that names a host goes before the Host header."""
-        self._between = False
+        self._unsorted, self._between = 0, False
         self._on_time()
         scheme, absolute, rest = self.url.partition(b"://")
         if absolute and not scheme.startswith(b"/"):
@@ -149,9 +176,14 @@ class Protocol(HttpToolsProtocol):
             self.url = rest[len(host) :] if rest[len(host) :].startswith(b"/") else b"/" + rest[len(host) :]
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._unsorted = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The next bytes begin another request."""
-        self._between = True
+        self._unsorted, self._between = 0, True
         self._on_time()
         super().on_message_complete()
 

@@ -12,7 +12,19 @@ import urllib.request
 
 import pytest
 
+REFUSED = b"POST /v1/daemon/poll HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def answer(line: socket.socket) -> bytes:
+    """Return one answer, whole."""
+    told = b""
+    while b"\r\n\r\n" not in told and (part := line.recv(4096)):
+        told += part
+    length = int(told.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+    while len(told.partition(b"\r\n\r\n")[2]) < length and (part := line.recv(4096)):
+        told += part
+    return told
 
 
 def test_idle_connections_make_room_for_others(serve):
@@ -22,7 +34,7 @@ def test_idle_connections_make_room_for_others(serve):
         for _ in range(40):
             line = lines.enter_context(served.line())
             line.sendall(REQUEST)
-            assert b" 200 " in line.recv(4096)
+            assert b" 200 " in answer(line)
             opened.append(line)
         for n in range(3):
             assert served.get("/healthz", x=str(n)).status_code == 200
@@ -40,9 +52,75 @@ def test_a_connection_at_work_is_kept(serve):
         for _ in range(10):
             line = lines.enter_context(served.line())
             line.sendall(REQUEST)
-            assert b" 200 " in line.recv(4096)
+            assert b" 200 " in answer(line)
         served.plane.submit("gpu", b"e", id="a")
-        assert b" 200 " in waiting.recv(4096)
+        assert b" 200 " in answer(waiting)
+
+
+def test_who_was_refused_before_the_body_makes_room(serve):
+    served = serve(auth=True, connections=10)
+    with contextlib.ExitStack() as lines:
+        opened = []
+        for _ in range(20):
+            line = lines.enter_context(served.line())
+            line.sendall(REFUSED)
+            assert b" 401 " in answer(line)
+            opened.append(line)
+        for n in range(3):
+            assert served.get("/healthz", x=str(n)).status_code == 200
+        assert opened[0].recv(100) == b""
+
+
+def test_the_rest_of_a_refused_body_is_awaited_for_a_while_only(serve, monkeypatch):
+    monkeypatch.setattr("lakeshore.server.run._REST_SECONDS", 0.2)
+    served = serve(auth=True)
+    with served.line() as silent, served.line() as late:
+        for line in (silent, late):
+            line.sendall(REFUSED)
+            assert b" 401 " in answer(line)
+        late.sendall(b"x" * 10)
+        assert silent.recv(100) == b""
+        late.sendall(REQUEST)
+        assert b" 200 " in answer(late)
+
+
+@pytest.mark.parametrize("trailer", [b"a:\r\n", b"a: " + b"y" * 65536], ids=["many", "long"])
+def test_trailers_without_end_are_cut_off(serve, trailer):
+    served = serve(auth=True)
+    with served.line() as line:
+        head = b"POST /v1/daemon/poll HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        line.sendall(head)
+        assert b" 401 " in answer(line)
+        sent = 0
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            while sent < 50_000_000:
+                line.sendall(trailer * (65536 // len(trailer)) if len(trailer) < 100 else trailer)
+                sent += 65536
+    assert served.get("/healthz").status_code == 200
+
+
+def test_trailers_are_no_headers(served):
+    body = b"5\r\n\x81\xa1a\xa1b\r\n0\r\nX-Trailing: 1\r\n\r\n"
+    head = b"POST /v1/namespaces/default/producer/await HTTP/1.1\r\nHost: localhost\r\n"
+    with served.line() as line:
+        for _ in range(2):
+            line.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + body)
+            assert b" 400 " in answer(line)  # no invocation_id: it was read
+        line.sendall(REQUEST)
+        assert b" 200 " in answer(line)
+
+
+def test_headers_that_come_at_once_are_counted_too(serve):
+    served = serve(header_bytes=4096)
+    with served.line() as line:
+        line.sendall(REQUEST[:-2] + b"a:\r\n" * 1000 + b"\r\n")
+        assert b"headers over the limit of 4096 bytes" in answer(line)
+    with served.line() as line:  # chunks of a byte are a body
+        line.sendall(b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(20):
+            line.sendall(b"1\r\nx\r\n" * 1000)
+        line.sendall(b"0\r\n\r\n" + REQUEST)
+        assert b" 405 " in answer(line)
 
 
 LIMITED = """
