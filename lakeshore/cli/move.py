@@ -48,6 +48,13 @@ def migrate(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave SOURCE open. Its jobs can then run twice: once in each.")
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="Fill a TARGET that held jobs before, all gone since. What ended there runs again.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look whether it could be moved.")] = False,
     json: Json = False,
 ) -> None:
@@ -70,9 +77,9 @@ def migrate(
         here = stack.enter_context(_side(source, "SOURCE"))
         there = stack.enter_context(_side(target, "TARGET"))
         if dry_run:
-            busy, counts = moving.survey(here, there, ns=namespace)
+            busy, counts, already = moving.survey(here, there, ns=namespace, again=again)
             busy = Busy(busy.running, [each for each in busy.workers if not _is_gone(each)])
-            return _could(here, there, busy, counts, json=json)
+            return _could(here, there, busy, counts, already=already, json=json)
         try:
             with _progress(quiet=json) as show:
                 moved = moving.move(
@@ -82,6 +89,7 @@ def migrate(
                     keep=keep,
                     lapse=running == "lapse",
                     wait=wait,
+                    again=again,
                     is_gone=_is_gone,
                     show=show,
                 )
@@ -176,7 +184,7 @@ def _done(what: str, done: int, total: int | None) -> str:
     return f"{what}: {done:,} of {max(done, total):,} rows"
 
 
-def _could(here: Side, there: Side, busy: Busy, counts: dict[str, int], *, json: bool) -> None:
+def _could(here: Side, there: Side, busy: Busy, counts: dict[str, int], *, already: bool, json: bool) -> None:
     from lakeshore.cli import tables
     from lakeshore.planes.moving import told
 
@@ -186,12 +194,16 @@ def _could(here: Side, there: Side, busy: Busy, counts: dict[str, int], *, json:
             {
                 "source": here.shown,
                 "target": there.shown,
+                "already": already,
                 "rows": counts,
                 "running": [row[1] for row in busy.running],
                 "workers": workers,
             },
             json=True,
         )
+        return
+    if already:
+        typer.echo(f"{here.shown} was moved to {there.shown} before: there is nothing to do")
         return
     rows = ", ".join(f"{n:,} {name}s" for name, n in counts.items())
     typer.echo(f"{here.shown} ({rows}) can be moved to {there.shown}")

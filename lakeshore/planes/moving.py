@@ -121,6 +121,7 @@ def move(
     keep: bool = False,
     lapse: bool = False,
     wait: float = 0.0,
+    again: bool = False,
     is_gone: Callable[[dict[str, Any]], bool] = lambda worker: False,
     show: Show = lambda what, done, total: None,
 ) -> Moved:
@@ -136,6 +137,9 @@ def move(
         Move running jobs as if their workers had died just now, and mind no workers.
     wait : float
         Seconds to wait for running jobs to end and workers to go.
+    again : bool
+        Fill a target whose rows are gone, or which was made anew since the source was moved to it: what
+        had ended there runs again.
     is_gone : callable
         Tells of a worker that asked for jobs a moment ago whether its process has ended.
     show : callable
@@ -150,7 +154,7 @@ def move(
     """
     began = time.monotonic()
     at_source, at_target = _refuse(source, target, ns)
-    if at_source is not None and at_target is None and any(target.counts(None).values()):
+    if _is_through(source, target, at_source, at_target, again=again):
         return Moved(closed=True, already=True)
     end = time.monotonic() + wait
     while True:
@@ -163,10 +167,18 @@ def move(
         return moved
 
 
-def survey(source: Side, target: Side, *, ns: str | None = None) -> tuple[Busy, dict[str, int]]:
-    """Look whether `source` could be moved into `target`; returns who works there, and its rows by table."""
-    _refuse(source, target, ns)
-    return source.busy(ns), source.counts(ns)
+def survey(
+    source: Side, target: Side, *, ns: str | None = None, again: bool = False
+) -> tuple[Busy, dict[str, int], bool]:
+    """Look whether `source` could be moved into `target`.
+
+    Returns
+    -------
+    tuple
+        Who works there, its rows by table, and whether it was moved there before.
+    """
+    already = _is_through(source, target, *_refuse(source, target, ns), again=again)
+    return source.busy(ns), source.counts(ns), already
 
 
 def _refuse(source: Side, target: Side, ns: str | None) -> tuple[Gate | None, Gate | None]:
@@ -196,6 +208,41 @@ def _refuse(source: Side, target: Side, ns: str | None) -> tuple[Gate | None, Ga
                 f"{source.shown}. Name a new file or an empty database; what is there was not touched."
             )
     return at_source, at_target
+
+
+def _is_through(
+    source: Side, target: Side, at_source: Gate | None, at_target: Gate | None, *, again: bool
+) -> bool:
+    """Whether the source was moved to the target before, whatever became of its rows there.
+
+    A store's highest numbers outlive its rows, and a move sets them: they tell a target whose jobs ended and
+    were pruned from a new one. To copy into it would run them once more.
+
+    Raises
+    ------
+    DispatchError
+        When the target is not what the source was moved to, or held rows that are gone.
+    """
+    if at_target is not None and at_target.kind == "from":
+        return False  # broken off: nobody worked there
+    numbered = target.high()
+    if at_source is None:
+        if at_target is None and any(numbered) and not again and not any(target.counts(None).values()):
+            raise DispatchError(
+                f"migrate: the target {target.shown} is empty, but held jobs before (the last of them number "
+                f"{numbered[0]:,}): should they be those of {source.shown}, what has ended there would run "
+                "again. Name a new file or an empty database, or give --again."
+            )
+        return False
+    if at_target is None and all(n >= last for n, last in zip(numbered, source.last(), strict=True)):
+        return True
+    if again:
+        return False
+    raise DispatchError(
+        f"migrate: {source.shown} was moved to {target.shown} before, and what is there now is another store: "
+        "made anew since, or one that was put back. Jobs that have ended since would run again. If that is "
+        "meant, give --again."
+    )
 
 
 def _alike(source: Side, there: dict[str, int], ns: str | None) -> bool:

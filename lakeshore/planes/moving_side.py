@@ -178,7 +178,11 @@ class Side(ABC):
 
     @abstractmethod
     def high(self) -> Row:
-        """Return the highest number that a row, and that a journal, ever had."""
+        """Return the highest number that a row, and that a journal, ever had; 0 where there was none."""
+
+    @abstractmethod
+    def last(self) -> Row:
+        """Return the highest number that a row, and that a journal, has now."""
 
     @abstractmethod
     def close_for(self, gate: Gate) -> None:

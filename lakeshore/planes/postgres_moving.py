@@ -174,6 +174,13 @@ class PostgresSide(Side):
         assert row is not None
         return row
 
+    def last(self) -> Row:
+        """Return the highest numbers there are."""
+        with self._saying():
+            row: Row | None = self._opened().execute(self._sql["last"]).fetchone()
+        assert row is not None
+        return row
+
     def close_for(self, gate: Gate) -> None:
         """Close it to everybody else."""
         with self._saying():

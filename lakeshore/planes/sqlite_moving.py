@@ -83,8 +83,15 @@ class SqliteSide(Side):
         return None
 
     def is_same(self, other: Side) -> bool:
-        """Whether both are one file, by whatever name."""
-        return isinstance(other, SqliteSide) and self.shown == other.shown
+        """Whether both are one file, by whatever name: a link of either kind is one."""
+        if not isinstance(other, SqliteSide):
+            return False
+        try:
+            return self._path.samefile(other._path)
+        except FileNotFoundError:
+            return self.shown == other.shown
+        except OSError as error:
+            raise PlaneUnavailable(f"open: {self.shown!r}: {error.strerror or error}.") from error
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
@@ -142,8 +149,15 @@ class SqliteSide(Side):
 
     def high(self) -> Row:
         """Return the highest numbers there were."""
+        if not self._has_tables():
+            return (0, 0)
         with self._saying():
             return self._opened().rows("high", {})[0]
+
+    def last(self) -> Row:
+        """Return the highest numbers there are."""
+        with self._saying():
+            return self._opened().rows("last", {})[0]
 
     def close_for(self, gate: Gate) -> None:
         """Close it to everybody else; a missing or empty file is made a plane with it."""

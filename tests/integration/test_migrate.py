@@ -162,6 +162,47 @@ def test_what_a_database_made_itself_comes_through(fresh, tmp_path):
     assert set(first["frame"]) < set(second["frame"])
 
 
+@pytest.mark.parametrize("way", ["to a database", "between databases", "back to a file"])
+def test_run_again_after_all_ended_and_was_pruned_brings_no_job_back(way, fresh, tmp_path, cli):
+    source, target = tmp_path / "a.sqlite", fresh
+    if way != "to a database":
+        source, target = fresh, tmp_path / "b.sqlite"
+        if way == "between databases":
+            target = postgres_server.shared().fresh()
+
+    def opened(where):
+        return PostgresDispatch(where) if "://" in str(where) else Dispatch(where)
+
+    with opened(source) as plane:
+        plane.submit_many("q", [Submission(envelope=b"pay", id=f"j{n}") for n in range(3)])
+    assert cli(source, target)[0] == 0
+    with opened(target) as plane:
+        for held in plane.claim_many("q", "w", 3):
+            plane.journal_append(held.id, None, b"f")
+            plane.ack(held.id, "w", fence=held.fence)
+        plane.prune(older_than=0)
+        assert plane.queues() == {}
+    for words in ([], ["--keep"], ["--again"]):
+        code, out, err = cli(source, target, *words)
+        assert (code, err) == (0, "")
+        assert "before. Nothing was changed" in " ".join(out.split())
+    assert "there is nothing to do" in " ".join(cli(source, target, "--dry-run")[1].split())
+    with opened(target) as plane:
+        assert plane.queues() == {}
+
+
+def test_a_database_made_anew_is_filled_again_only_when_told_so(source, fresh, cli):
+    move(source, fresh)
+    with psycopg.connect(fresh, autocommit=True) as raw:
+        raw.execute("DROP SCHEMA lakeshore CASCADE")
+    code, out, err = cli(source, fresh)
+    assert code == 3, out
+    assert "what is there now is another store" in " ".join(err.split())
+    assert cli(source, fresh, "--again")[0] == 0
+    with PostgresDispatch(fresh) as plane:
+        assert plane.count("q") > 0
+
+
 def test_one_database_to_another(source, fresh):
     move(source, fresh)
     second = postgres_server.shared().fresh()

@@ -107,6 +107,10 @@ SELECT (SELECT count(*) FROM lakeshore.invocation WHERE ns = %(ns)s::text), 0,
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('lakeshore.invocation', 'seq')::regclass), 0),
     coalesce(pg_sequence_last_value(pg_get_serial_sequence('lakeshore.journal', 'jid')::regclass), 0);
 
+-- name: last
+SELECT coalesce((SELECT max(seq) FROM lakeshore.invocation), 0),
+    coalesce((SELECT max(CASE WHEN jid < 0 THEN -jid ELSE jid & 1099511627775 END) FROM lakeshore.journal), 0);
+
 -- name: set_high
 -- A sequence cannot be set to 0, but to be at its start.
 SELECT setval(pg_get_serial_sequence('lakeshore.invocation', 'seq'), greatest(%(seq)s::bigint, 1), %(seq)s::bigint > 0),

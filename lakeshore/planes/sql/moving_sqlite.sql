@@ -53,6 +53,9 @@ SELECT (SELECT count(*) FROM invocation WHERE ns = :ns), 0, (SELECT count(*) FRO
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'invocation'), 0),
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'journal'), 0);
 
+-- name: last
+SELECT coalesce((SELECT max(seq) FROM invocation), 0), coalesce((SELECT max(jid) FROM journal), 0);
+
 -- name: forget_high
 DELETE FROM sqlite_sequence WHERE name IN ('invocation', 'journal');
 

@@ -121,6 +121,68 @@ def test_run_twice_changes_nothing(source, target):
     assert moved_store.rows_of_file(target) == before
 
 
+def empty(path):
+    """Take out every row, as pruning does once all has ended and is old."""
+    raw = apsw.Connection(str(path))
+    raw.execute("DELETE FROM invocation; DELETE FROM payload; DELETE FROM frame; DELETE FROM journal")
+    raw.close()
+
+
+def test_run_again_after_all_ended_and_was_pruned_brings_no_job_back(source, target):
+    move(source, target)
+    empty(target)
+    assert move(source, target).already
+    assert move(source, target, again=True).already
+    with Dispatch(target) as plane:
+        assert plane.queues() == {}
+
+
+def test_a_kept_copy_that_ended_and_was_pruned_is_filled_again_only_when_told_so(source, target):
+    move(source, target, keep=True)
+    empty(target)
+    for keep in (True, False):
+        with pytest.raises(DispatchError, match=r"is empty, but held jobs before .*--again"):
+            move(source, target, keep=keep)
+    with Dispatch(target) as plane:
+        assert plane.queues() == {}
+    assert move(source, target, again=True).closed
+    with Dispatch(target) as plane:
+        assert plane.count("q", state="queued") > 0
+
+
+@pytest.mark.parametrize("then", ["nothing", "an empty plane", "another job"])
+def test_a_target_that_was_made_anew_is_filled_again_only_when_told_so(source, target, then):
+    move(source, target)
+    for each in target.parent.glob("target.sqlite*"):
+        each.unlink()
+    if then != "nothing":
+        with Dispatch(target) as plane:
+            if then == "another job":
+                plane.submit("q", b"", id="mine")
+    with pytest.raises(
+        DispatchError, match=r"was moved to .* before, and what is there now is another store"
+    ):
+        move(source, target)
+    if then == "another job":
+        with pytest.raises(DispatchError, match="is in use already"):
+            move(source, target, again=True)
+    else:
+        assert move(source, target, again=True).copied > 30
+
+
+def test_a_closed_store_that_was_put_back_after_the_way_back_is_asked_about(source, target):
+    """Of two stores that each say they were moved to the other one is older than what ran since."""
+    move(source, target)
+    old = source.read_bytes()
+    move(target, source)
+    empty(source)
+    source.write_bytes(old)
+    with pytest.raises(DispatchError, match="what is there now is another store"):
+        move(source, target)
+    with pytest.raises(PlaneUnavailable, match="was moved to"):
+        Dispatch(target)
+
+
 def test_a_copy_that_was_kept_is_moved_later(source, target):
     assert not move(source, target, keep=True).closed
     again = move(source, target)
@@ -298,8 +360,13 @@ def test_targets_that_are_not_empty_are_refused_untouched(source, target, tmp_pa
     with pytest.raises(DispatchError, match="are one store"):
         move(source, source)
     (tmp_path / "link").symlink_to(source)
-    with pytest.raises(DispatchError, match="are one store"):
-        move(source, tmp_path / "link")
+    (tmp_path / "hard").hardlink_to(source)
+    (tmp_path / "folder").symlink_to(tmp_path)
+    for name in ("link", "hard", "folder/source.sqlite", "folder/hard"):
+        with pytest.raises(DispatchError, match="are one store"):
+            move(source, tmp_path / name)
+        with pytest.raises(DispatchError, match="are one store"):
+            move(tmp_path / name, source)
     with pytest.raises(PlaneUnavailable, match="no file"):
         move(tmp_path / "nothing", target)
     with Dispatch(source) as plane:
