@@ -24,8 +24,8 @@ psycopg = pytest.importorskip("psycopg", reason="needs the extra lakeshore[postg
 from lakeshore.planes.postgres import PostgresDispatch  # noqa: E402 - after the skip
 
 LONG = os.environ.get("LONG_TESTS") == "1"
-WORKERS, SECONDS, EVERY = (8, float(os.environ.get("FLEET_SECONDS", "300")), 10.0) if LONG else (3, 8.0, 3.0)
-CLAIMERS, JOBS = (16, 10_000) if LONG else (6, 600)
+WORKERS, SECONDS, EVERY = (8, float(os.environ.get("FLEET_SECONDS", "300")), 10.0) if LONG else (3, 4.0, 1.3)
+CLAIMERS, JOBS = (16, 10_000) if LONG else (5, 400)
 
 CLAIMER = """
     import sys

@@ -49,7 +49,7 @@ def goes_on(load, within=30.0):
 
 def test_a_line_that_is_reset_again_and_again_loses_nothing(server, line):
     load = Load(dsn(server, line))
-    end = time.monotonic() + (60 if LONG else 3)
+    end = time.monotonic() + (60 if LONG else 2)
     while time.monotonic() < end:
         line.tell("reset")
         time.sleep(0.3)
@@ -72,12 +72,12 @@ def test_a_line_that_stalls_and_goes_on_loses_nothing(server, line, seconds):
 @pytest.mark.parametrize("how", ["stop", "deaf"])
 def test_a_line_that_hands_nothing_on_is_given_up(server, line, monkeypatch, how):
     """No packet is unacknowledged, so only waiting tells; then another line is tried."""
-    silence = postgres_connection.SILENCE if LONG else 1.5
+    silence = postgres_connection.SILENCE if LONG else 1.0
     monkeypatch.setattr(postgres_connection, "SILENCE", silence)
     load = Load(dsn(server, line))
     goes_on(load)
     line.stop() if how == "stop" else line.tell("deaf")
-    time.sleep(silence + 2)
+    time.sleep(silence + (2 if LONG else 1))
     if how == "stop":
         line.go_on()
     else:

@@ -223,8 +223,11 @@ def test_a_server_without_a_free_session_is_waited_for(server):
             with contextlib.suppress(psycopg.OperationalError):
                 sessions.append(taken.enter_context(psycopg.connect(server.dsn())))
                 quiet = time.monotonic() + 1
-        timer = threading.Timer(6.0, lambda: (free.set(), [each.close() for each in sessions[:12]]))
+        away = 6.0 if LONG else 2.5
+        timer = threading.Timer(away, lambda: (free.set(), [each.close() for each in sessions[:12]]))
         made = postgres_database.Database(dp._address)
+        if not LONG:
+            made._opened().reconnect_timeout = 1.0
         timer.start()
         began = time.monotonic()
         with made.connection(writing=False) as tx:
@@ -252,7 +255,7 @@ def test_five_hundred_waiters_on_a_few_connections(server):
         ]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + 4
+        end = time.monotonic() + (4 if LONG else 2)
         while time.monotonic() < end:
             most = max(most, len(server.pids(database)))
             time.sleep(0.1)  # between two looks
@@ -390,7 +393,9 @@ def test_the_password_is_in_no_log_and_no_error(server, monkeypatch):
                 verb()
             said.append("".join(traceback.format_exception(caught.value)))
         server.start()
-        assert dp.get("j")["state"] == "queued"
+        with monkeypatch.context() as patient:
+            patient.setattr(postgres_database, "RIDE_OUT", 20.0)
+            assert dp.get("j")["state"] == "queued"
         dp.close()
         for user, database in (("nobody-there", name), ("postgres", "no-such")):
             with pytest.raises(PlaneUnavailable) as caught:
