@@ -18,15 +18,16 @@ psycopg = pytest.importorskip("psycopg", reason="needs the extra lakeshore[postg
 from lakeshore.planes.postgres import PostgresDispatch  # noqa: E402 - after the skip
 
 LONG = os.environ.get("LONG_TESTS") == "1"
-SECONDS = float(os.environ.get("HELD_SECONDS", "120" if LONG else "8"))
-RATE = 500
+SECONDS = float(os.environ.get("HELD_SECONDS", "120" if LONG else "4"))
+RATE = 500 if LONG else 300
+WINDOW = 5.0 if LONG else 2.0
 
 FLOW = """
     import json, sys, threading, time
     from lakeshore import Submission
     from lakeshore.planes.contract import ClaimSpec
     from lakeshore.planes.postgres import PostgresDispatch
-    dsn, rate = sys.argv[1], int(sys.argv[2])
+    dsn, rate, window = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     dp, stop = PostgresDispatch(dsn), threading.Event()
     sent, done, claims = 0, [], []
 
@@ -63,9 +64,9 @@ FLOW = """
             for thread in threads:
                 thread.join()
         now = time.monotonic()
-        recent = sorted(took for began, took in claims if began > now - 5)
+        recent = sorted(took for began, took in claims if began > now - window)
         print(json.dumps({
-            "rate": sum(1 for at, _ in done if at > now - 5) / 5,
+            "rate": sum(1 for at, _ in done if at > now - window) / window,
             "p50": recent[len(recent) // 2] * 1000 if recent else None,
             "p99": recent[int(len(recent) * 0.99)] * 1000 if recent else None,
             "sent": sent, "done": len(done), "twice": len(done) - len({id for _, id in done}),
@@ -84,7 +85,7 @@ def test_a_transaction_that_is_held_open_slows_nothing():
     with postgres_server.own(host="127.0.0.1") as server:
         PostgresDispatch(server.tcp()).close()
         flow = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(FLOW), server.tcp(), str(RATE)],
+            [sys.executable, "-c", textwrap.dedent(FLOW), server.tcp(), str(RATE), str(WINDOW)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -96,8 +97,11 @@ def test_a_transaction_that_is_held_open_slows_nothing():
             return json.loads(flow.stdout.readline())
 
         try:
-            time.sleep(6)
-            base = look()
+            began = time.monotonic()
+            while (base := look())["rate"] < 0.95 * RATE:
+                if time.monotonic() > began + 15:
+                    pytest.skip(f"this machine is too busy: {base['rate']:g} of {RATE} jobs a second")
+                time.sleep(0.25)  # between two looks
             print("base", base)
             with psycopg.connect(server.dsn()) as holder:
                 holder.execute("SET idle_in_transaction_session_timeout = 0")
@@ -106,7 +110,7 @@ def test_a_transaction_that_is_held_open_slows_nothing():
                 end = time.monotonic() + SECONDS
                 worst = base
                 while time.monotonic() < end:
-                    time.sleep(min(5.0, SECONDS / 2))
+                    time.sleep(min(WINDOW, SECONDS / 2))
                     worst = look()
                     print(f"held for {SECONDS - end + time.monotonic():.0f} s", worst, flush=True)
                 holder.rollback()
