@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from lakeshore.errors import WaitTimeout
 from lakeshore.planes import protocol
+from lakeshore.planes.engine import Transaction
 from lakeshore.planes.store import Store
-from lakeshore.planes.store_within import note_name, reserved
+from lakeshore.planes.store_within import RESERVED, Within, note_name
 
 _KEPT: Final = 10_000
 
@@ -26,7 +27,7 @@ class Notes:
     """
 
     def __init__(self, engine: Store) -> None:
-        self._rows = reserved(engine)
+        self._rows = _Noted(engine, RESERVED)
         self._makers: dict[tuple[int, int], str] = {}
 
     def submission(self, row: int) -> dict[str, Any] | None:
@@ -54,7 +55,10 @@ class Notes:
         return self._at(note_name("claim", row), 2 * fence + 1)
 
     def forget(self, *, older_than: float) -> None:
-        """Drop what was noted so many seconds ago, and tokens that were revoked then."""
+        """Drop what was noted so many seconds ago, and tokens that were revoked then.
+
+        What was noted of a row stays while the row does, however long it waits or runs.
+        """
         self._rows.prune(older_than=older_than)
 
     def _at(self, journal: str, seq: int) -> bytes | None:
@@ -69,3 +73,23 @@ class Notes:
         if len(self._makers) > _KEPT:
             self._makers.clear()
         self._makers[row, fence] = by
+
+
+class _Noted(Within):
+    """The namespace of notes, pruned by the rows that they are about."""
+
+    def _prune_rest(self, older_than: float) -> None:
+        super()._prune_rest(older_than)
+        asked: dict[str, Any] = {"ns": self._ns, "cut": self._now() - older_than, "since": -(2**62)}
+        while silent := self._read(lambda tx: tx.rows("silent_notes", asked)):
+            self._write(lambda tx, jids=silent: _drop(tx, jids, asked["cut"]))  # type: ignore[misc]
+            asked["since"] = silent[-1][0]
+
+    def _prune_topics(self, tx: Transaction, cut: float) -> int:
+        return 0  # topics here are notes
+
+
+def _drop(tx: Transaction, jids: list[tuple[int]], cut: float) -> None:
+    for (jid,) in jids:
+        if tx.changed("prune_note", {"jid": jid, "cut": cut}):
+            tx.rows("prune_topic_frames", {"jid": jid})

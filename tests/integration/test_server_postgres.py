@@ -6,12 +6,16 @@ import contextlib
 import threading
 import time
 
+import httpx
+import msgpack
 import postgres_server
 import pytest
 
 from lakeshore import HttpDispatch
 from lakeshore.conformance import check
+from lakeshore.planes.store_notes import Notes
 from lakeshore.planes.store_tokens import EVERYWHERE, Tokens
+from lakeshore.planes.store_within import RESERVED
 from lakeshore.server import Options, create_app
 from lakeshore.server.run import background
 
@@ -53,6 +57,52 @@ def test_one_wakes_the_other(two):
     assert list(there.journal_read("t", timeout=10)) == [(0, b"x")]
     timer.join()
     rows.join()
+
+
+def test_a_claim_of_a_client_in_the_field_outlives_its_server_and_its_notes():
+    dsn = postgres_server.shared().fresh()
+    job = {"queue": "gpu", "args_blob": b"e", "function": "f", "code_context": {"v": 1}}
+    with contextlib.ExitStack() as opened:
+        planes = [opened.enter_context(contextlib.closing(postgres.PostgresDispatch(dsn))) for _ in range(2)]
+        mine, others = (Tokens(planes[0]).create(ns="default", role="worker")[0] for _ in range(2))
+        producer = Tokens(planes[0]).create(ns="default", role="producer")[0]
+        submit = "/v1/namespaces/default/producer/submit"
+        with _served(planes[0]) as ask:
+            for n in range(3):
+                assert ask(submit, producer, {**job, "invocation_id": f"j{n}"})[0] == 200
+            poll = {"queue": "gpu", "worker_id": "w", "capacity": 2}
+            assert len(ask("/v1/daemon/poll", mine, poll)[1]["commands"]) == 2
+        Notes(planes[0]).forget(older_than=0)
+        for n, plane in enumerate(planes):  # the first one's server is started again, the second is another
+            ended = {"invocation_id": f"j{n}", "state": "succeeded", "result_blob": b"r%d" % n}
+            with _served(plane) as ask:
+                assert ask("/v1/daemon/ack", others, ended)[0] == 409
+                assert ask("/v1/daemon/ack", mine, ended)[0] == 200
+                assert plane.result(f"j{n}") == b"r%d" % n
+        with _served(planes[1]) as ask:
+            (command,) = ask("/v1/daemon/poll", mine, poll)[1]["commands"]
+            assert (command["body"]["function"], command["body"]["code_context"]) == ("f", {"v": 1})
+        assert planes[1].prune(older_than=0) == 2
+        Notes(planes[1]).forget(older_than=0)
+        silent = {"ns": RESERVED, "cut": time.time() + 60, "asked": time.time()}
+        left = planes[1]._read(lambda tx: tx.rows("silent_topics", silent))
+        assert len(left) == 2  # what was said of the job that runs, and who claimed it
+
+
+@contextlib.contextmanager
+def _served(plane):
+    """Serve a store; gives what posts a body there as a client in the field does."""
+    with (
+        background(create_app(plane, Options(auth=True))) as url,
+        httpx.Client(base_url=url, trust_env=False) as http,
+    ):
+
+        def ask(path: str, token: str, body: object) -> tuple[int, dict]:
+            headers = {"authorization": f"Bearer {token}", "accept": "application/x-msgpack"}
+            answer = http.post(path, content=msgpack.packb(body), headers=headers)
+            return answer.status_code, msgpack.unpackb(answer.content)
+
+        yield ask
 
 
 def test_a_server_that_starts_hears_the_holders_first():

@@ -272,6 +272,20 @@ WHERE ns = :ns AND posted_at <= :cut
     AND NOT EXISTS (SELECT 1 FROM invocation i WHERE i.ns = journal.ns AND i.id = journal.stem)
 LIMIT 500;
 
+-- name: silent_notes
+-- What a server noted long ago, the next 500: of a row only once there is none of its number. Beyond the guard
+-- of silent_topics; ordered by the table itself, so that the notes that stay are passed once.
+SELECT jid FROM journal
+WHERE ns = :ns AND posted_at <= :cut AND jid > :since
+    AND NOT EXISTS (SELECT 1 FROM invocation i WHERE i.ns = journal.ns AND i.id = journal.stem)
+    AND NOT EXISTS (SELECT 1 FROM invocation i WHERE i.seq = CASE
+        WHEN journal.id LIKE 'claim-row-%' THEN CAST(substr(journal.id, 11) AS bigint)
+        WHEN journal.id LIKE 'submit-row-%' THEN CAST(substr(journal.id, 12) AS bigint) END)
+ORDER BY jid LIMIT 500;
+
+-- name: prune_note
+DELETE FROM journal WHERE jid = :jid AND posted_at <= :cut;
+
 -- name: prune_topic_frames
 DELETE FROM frame WHERE jid = :jid;
 
