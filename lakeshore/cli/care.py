@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from lakeshore.cli import FOUND_FAULTS
 from lakeshore.cli.jobs import Json
-from lakeshore.cli.where import Where, at_where, place
+from lakeshore.cli.where import Where, at_where
 from lakeshore.errors import NotSupported
 from lakeshore.planes.contract import Plane
 
@@ -25,11 +24,17 @@ def backup(
     """Copy the local plane to a file, whole and verified, while others go on writing."""
     from lakeshore.cli import tables
     from lakeshore.cli.progress import bar
+    from lakeshore.planes.default import is_postgres
     from lakeshore.planes.sqlite import Dispatch
     from lakeshore.planes.sqlite_backup import back_up, refuse_target
 
     refuse_target(target.expanduser().absolute())
     url = where.environment().url
+    if is_postgres(url or where.store or ""):
+        raise NotSupported(
+            "backup: a PostgreSQL database is backed up by its own tools: pg_dump --format=custom "
+            "--schema=lakeshore --file=FILE, or whatever your operators keep the whole cluster by."
+        )
     if url is not None:
         raise NotSupported(
             f"backup: {url} is no file here. Run it where the control plane keeps its store, "
@@ -57,19 +62,11 @@ def _verifying(done: int, total: int) -> str | None:
 def doctor(
     where: Where,
     json: Json = False,
-    store: Annotated[
-        str | None, typer.Option(metavar="STORE", help="The same as --plane, as serve has it.")
-    ] = None,
 ) -> None:
     """Check this set-up, and say how to mend what is wrong."""
     from lakeshore.cli import tables
     from lakeshore.planes.health import examine
 
-    if store is not None:
-        if where.store is not None or where.url is not None:
-            raise typer.BadParameter("--store and --plane or --url: give one.")
-        url, path = place(store, None)
-        where = replace(where, url=url, store=path)
     opened: list[Plane] = []
 
     def open_plane() -> Plane:

@@ -43,12 +43,14 @@ def states(incomplete: str) -> list[str]:
 def _plane(ctx: typer.Context) -> Iterator[Plane | None]:
     """Open the plane that the words so far name; None where that would make a file or ask the network."""
     from lakeshore import settings
-    from lakeshore.cli.where import place, store_file
+    from lakeshore.cli.where import named, place, store_file
     from lakeshore.planes.sqlite import Dispatch
 
     try:
         environment = settings.read()
-        url, store = place(ctx.params.get("plane"), ctx.params.get("url"))
+        url, store = place(
+            named(ctx.params.get("plane"), ctx.params.get("store_file")), ctx.params.get("url")
+        )
         path = environment.database if store is None else store_file(store, environment)
         away = url or (environment.url and store is None)
         ns = ctx.params.get("namespace") or environment.namespace

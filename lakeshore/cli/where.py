@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
+from lakeshore.cli.serve import StoreFile, secret
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes.contract import Plane
 
@@ -30,6 +31,8 @@ Namespace = Annotated[
 PlaneAt = Annotated[
     str | None,
     typer.Option(
+        "--plane",
+        "--store",
         metavar="PATH|URL",
         help="A SQLite plane's file or its directory (default: in LAKESHORE_HOME), postgresql://…, or a URL.",
     ),
@@ -142,6 +145,15 @@ def store_file(text: str, environment: Settings) -> Path:
     return path
 
 
+def named(plane: str | None, file: Path | None) -> str | None:
+    """Return what names the plane: the value of `--plane`, or what the file of `--store-file` holds."""
+    if file is None:
+        return plane
+    if plane is not None:
+        raise typer.BadParameter("--plane and --store-file: give one.")
+    return secret(file, "--store-file")
+
+
 def place(plane: str | None, url: str | None) -> tuple[str | None, str | None]:
     """Tell what `--plane` and `--url` name together: ``(url, file)``, one of them None.
 
@@ -188,7 +200,7 @@ def _with_options(command: Callable[..., R], call: Callable[..., R]) -> Callable
 
     def with_options(**kwargs: Any) -> R:
         given = {name: kwargs.pop(name) for name in _OPTIONS}
-        url, store = place(given.pop("plane"), given.pop("url"))
+        url, store = place(named(given.pop("plane"), given.pop("store_file")), given.pop("url"))
         where = Where(url=url, store=store, **given)
         return call(where, **kwargs)
 
@@ -206,6 +218,7 @@ def _with_options(command: Callable[..., R], call: Callable[..., R]) -> Callable
 
 _OPTIONS: dict[str, tuple[Any, Any]] = {
     "plane": (PlaneAt, None),
+    "store_file": (StoreFile, None),
     "url": (Url, None),
     "token_file": (TokenFile, None),
     "namespace": (Namespace, None),

@@ -14,7 +14,7 @@ import typer
 
 from lakeshore.cli import STILL_RUNNING
 from lakeshore.cli.jobs import Json, Queue, list_workers, seconds
-from lakeshore.cli.where import on_plane, place
+from lakeshore.cli.where import named, on_plane, place
 from lakeshore.planes.contract import Plane
 
 worker_app = typer.Typer(
@@ -25,8 +25,9 @@ worker_app = typer.Typer(
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FLAGS = (
-    "QUEUE (or --queue QUEUE, or LAKESHORE_QUEUE) says which queue, --plane DIR|URL which plane. All other "
-    "flags are the daemon's: see python -m lakeshore.daemon --help."
+    "QUEUE (or --queue QUEUE, or LAKESHORE_QUEUE) says which queue, --plane DIR|URL (or --store; or "
+    "--store-file FILE, which holds it) which plane. All other flags are the daemon's: see "
+    "python -m lakeshore.daemon --help."
 )
 
 
@@ -125,14 +126,17 @@ def _checked(arguments: list[str]) -> list[str]:
 
 
 def _at_plane(arguments: list[str]) -> list[str]:
-    """Return the arguments without ``--plane``, said to the daemons in their own words: --url, or a home."""
+    """Return the arguments without the plane's, said to the daemons in their own words: --url, or a home."""
     from lakeshore import settings
     from lakeshore.planes.default import is_postgres
 
     kept, planes = _taken_out("--plane", arguments)
-    if not planes:
+    kept, stores = _taken_out("--store", kept)
+    kept, files = _taken_out("--store-file", kept)
+    plane = named(next(reversed([*planes, *stores]), None), Path(files[-1]) if files else None)
+    if plane is None:
         return kept
-    url, file = place(planes[-1], None)
+    url, file = place(plane, None)
     if url is not None:
         return [*kept, "--url", url]
     if any(each == "--url" or each.startswith("--url=") for each in kept):

@@ -239,8 +239,8 @@ def _is_through(
     if again:
         return False
     raise DispatchError(
-        f"migrate: {source.shown} was moved to {target.shown} before, and what is there now is another store: "
-        "made anew since, or one that was put back. Jobs that have ended since would run again. If that is "
+        f"migrate: {source.shown} was moved to {target.shown} before, and what is there now is another "
+        "store: made anew since, or one that was put back. Jobs that have ended since would run again. If that is "
         "meant, give --again."
     )
 

@@ -332,6 +332,18 @@ def test_a_token_is_handed_on_by_environment_never_by_argument(monkeypatch):
     assert os.environ["LAKESHORE_CLIENT_TOKEN"] == "other"
 
 
+@pytest.mark.parametrize("flag", ["--plane", "--store", "--store-file"])
+def test_a_workers_store_goes_by_the_environment(monkeypatch, tmp_path, flag):
+    from lakeshore.cli.worker import _checked
+
+    monkeypatch.setenv("LAKESHORE_URL", "https://elsewhere.example.com")
+    dsn = "postgresql://me:hush@127.0.0.1/db"
+    (tmp_path / "store").write_text(dsn)
+    value = str(tmp_path / "store") if flag == "--store-file" else dsn
+    assert _checked(["--queue", "gpu", f"{flag}={value}"]) == ["--queue", "gpu"]
+    assert os.environ["LAKESHORE_URL"] == dsn
+
+
 def test_a_worker_thread_is_listed(cli, q):
     with WorkerThread(q) as worker:
         q.call(thunk(lambda: 1))

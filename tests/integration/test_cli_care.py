@@ -69,6 +69,42 @@ def test_backup_refuses_what_exists_and_what_is_no_file(cli, tmp_path):
     assert not (tmp_path / "c.sqlite").exists()
 
 
+def test_backup_of_a_database_is_told_what_does_it(cli, tmp_path, monkeypatch):
+    dsn = "postgresql://me:hush@127.0.0.1:1/db"
+    (tmp_path / "store").write_text(dsn)
+    ways = [("--plane", dsn), ("--store", dsn), ("--store-file", tmp_path / "store"), ("--url", dsn), ()]
+    for way in ways:
+        if not way:
+            monkeypatch.setenv("LAKESHORE_URL", dsn)
+        code, out, err = cli("backup", tmp_path / "c.sqlite", *way)
+        assert (code, out) == (2, ""), err
+        assert "pg_dump" in err
+        assert "hush" not in err
+    assert not (tmp_path / "c.sqlite").exists()
+
+
+# -- which plane
+
+
+def test_every_command_takes_a_store_by_name_and_by_file(cli, tmp_path):
+    path = tmp_path / "jobs.sqlite"
+    with Dispatch(path) as other:
+        other.submit("gpu", b"x", id="other")
+    (tmp_path / "store").write_text(f"{path}\n")
+    ways = [("--plane", path), ("--store", path), ("--store", f"sqlite:///{path}")]
+    for way in [*ways, ("--store-file", tmp_path / "store")]:
+        assert [row["id"] for row in json.loads(cli("ls", *way, "--json")[1])] == ["other"]
+        assert json.loads(cli("prune", "--dry-run", *way, "--json")[1])
+        assert str(path) in cli("doctor", *way)[1]
+        assert cli("show", "other", *way)[0] == 0
+    code, out, err = cli("ls", "--plane", path, "--store-file", tmp_path / "store")
+    assert (code, out) == (2, "")
+    assert "--plane and --store-file: give one" in err
+    code, out, err = cli("ls", "--store-file", tmp_path / "none")
+    assert code == 2
+    assert "cannot be read" in err
+
+
 def on_a_terminal(*argv, home):
     """Run the command with a terminal for stderr; returns what the terminal showed, and the exit code."""
     main, end = pty.openpty()
