@@ -13,8 +13,8 @@ from lakeshore.planes import sqlite_connection, statements, store_looks
 from lakeshore.planes.contract import Submission
 
 SQL = statements.load("verbs.sql", "sqlite.sql")
-ONE_WALK = {"claim_other_boots": "SCAN invocation USING INDEX leased"}
-"""The statement that may walk: it sees running rows only."""
+ONE_WALK = dict.fromkeys(("claim_other_boots", "spare"), "SCAN invocation USING INDEX leased")
+"""The statements that may walk: they see running rows only."""
 
 
 def plan(plane: Dispatch, name: str) -> list[str]:

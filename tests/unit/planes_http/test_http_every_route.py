@@ -85,6 +85,7 @@ def test_every_route_though_its_answers_are_lost(
     assert plane.result("a") == b"r"
     frames = [*((n, b"%d" % n) for n in range(3)), (3, wire.end_frame(3))]
     assert list(plane.journal_read("a")) == frames == list(store.journal_read("a"))
+    assert plane.look({"a": (-1, False)}, {}, hold=0).journals == {"a": (frames, True)}
     plane.nack("b", "w", error="E: x", retry=False, fence=1)
     plane.nack("c", "w", error="E: x", retry=True, fence=1)
     plane.release("d", "w", fence=1)
