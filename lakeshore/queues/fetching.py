@@ -49,8 +49,10 @@ def _from_here(inv_id: str, key: str, full: str, dest: str | os.PathLike[str] | 
     if dest is None:
         return path
     target = _place(dest, full)
+    if target.exists() and target.samefile(path):
+        return target
     if path.is_dir():
-        shutil.copytree(path, target)
+        shutil.copytree(path, target, dirs_exist_ok=True)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -58,6 +60,17 @@ def _from_here(inv_id: str, key: str, full: str, dest: str | os.PathLike[str] | 
 
 
 def _place(dest: str | os.PathLike[str], full: str) -> Path:
-    """Return the path that a destination means: in a folder, the key's own last part."""
-    place = Path(dest).expanduser().absolute()
-    return place / Path(full).name if place.is_dir() else place
+    """Return the path that a destination means: one that is a folder, or ends in a slash, is one to put it in.
+
+    Raises
+    ------
+    ValueError
+        When it lies within what is a file.
+    """
+    text = os.fspath(dest)
+    place = Path(text).expanduser().absolute()
+    target = place / Path(full).name if text.endswith(("/", os.sep)) or place.is_dir() else place
+    lowest = next(folder for folder in target.parents if folder.exists())
+    if not lowest.is_dir():
+        raise ValueError(f"fetch: dest {text!r}: {str(lowest)!r} is a file. Name a folder, or another path.")
+    return target

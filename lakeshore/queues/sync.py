@@ -194,8 +194,8 @@ class SyncQueue:
         key : str
             As the job returned it, relative to the scope it was submitted in.
         dest : path, optional
-            Where to put it: a file's path, or a folder to put it in. Default: below LAKESHORE_HOME, or on a
-            local plane where it lies.
+            Where to put it: a path, or a folder to put it in under the key's name, which is one that exists
+            or whose path ends in a slash. Default: below LAKESHORE_HOME, or on a local plane where it lies.
 
         Raises
         ------
@@ -205,6 +205,8 @@ class SyncQueue:
             When no job has this id.
         PlaneUnavailable
             When the control plane does not answer.
+        ValueError
+            When `dest` lies within what is a file.
         """
         from lakeshore.queues.fetching import fetch  # most notebooks fetch no file
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 from integration.served import Process
 
 from lakeshore import (
+    Dispatch,
     HttpDispatch,
     InvocationFailed,
     KeyContractError,
@@ -204,8 +207,6 @@ def test_a_folder_that_cannot_travel_fails_its_job_with_the_reason(q: SyncQueue,
 
 
 def test_a_local_plane_fetches_from_where_it_lies(tmp_path: Path) -> None:
-    from lakeshore import Dispatch
-
     with Dispatch(":memory:") as plane:
         q = SyncQueue("files", dispatch=plane)
         inv = q.submit(by_value(write))
@@ -215,6 +216,46 @@ def test_a_local_plane_fetches_from_where_it_lies(tmp_path: Path) -> None:
             assert (q.fetch(inv, "tree", tmp_path / "copy") / "sub/leaf").read_text() == "leaf"
         with pytest.raises(FileNotFoundError, match="within scope"):
             q.fetch(inv, "out/notes.txt")
+
+
+@pytest.mark.parametrize("remote", [True, False], ids=["remote", "local"])
+def test_the_places_of_the_page_are_those_that_it_says(
+    remote: bool, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/code-and-files.md").read_text("utf-8")
+    lines = re.findall(r'^path = (q\.fetch\(inv, "out/model\.bin".*\))', page, re.MULTILINE)
+    assert len(lines) == 3
+    root = tmp_path / "root"
+
+    def job():
+        run.write("out/model.bin").write_bytes(b"weights")
+        (run.write("tree", dir=True) / "leaf").write_text("leaf")
+        return ["out/model.bin", "tree"]
+
+    with contextlib.ExitStack() as opened:
+        if remote:
+            q = request.getfixturevalue("q")
+            below = tmp_path / "home"
+            monkeypatch.setenv("LAKESHORE_HOME", str(below))
+        else:
+            q, below = SyncQueue("files", dispatch=opened.enter_context(Dispatch(":memory:"))), root
+        monkeypatch.chdir(tmp_path)
+        inv = q.submit(by_value(job))
+        work(q, root)
+        opened.enter_context(scope("", root=root))
+        first, *given = [eval(line, {"q": q, "inv": inv}) for line in lines]
+        assert first.is_relative_to(below)
+        assert given == [tmp_path / "here/model.bin", tmp_path / "best.bin"]
+        assert {path.read_bytes() for path in (first, *given)} == {b"weights"}
+        assert q.fetch(inv, "out/model.bin", Path("here")) == tmp_path / "here/model.bin"
+        for _ in range(2):  # again, over what is there
+            tree = q.fetch(inv, "tree", "here/")
+            assert tree == tmp_path / "here/tree"
+            assert (tree / "leaf").read_text() == "leaf"
+        for dest in ("best.bin/", "best.bin/within"):
+            with pytest.raises(ValueError, match=r"best\.bin' is a file\. Name a folder"):
+                q.fetch(inv, "out/model.bin", dest)
+        assert q.fetch(inv, "out/model.bin", root / "out") == root / "out/model.bin"
 
 
 def test_an_upload_goes_on_after_the_server_was_killed(
