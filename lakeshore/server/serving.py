@@ -133,6 +133,7 @@ class Serving:
         self._streams: dict[str, int] = {}
         self._writers: ThreadPoolExecutor | None = None
         self._readers: ThreadPoolExecutor | None = None
+        self._lookers: ThreadPoolExecutor | None = None
         self._forgetting: asyncio.Task[None] | None = None
         self._was_away, self._sparing = True, asyncio.Lock()
 
@@ -143,8 +144,10 @@ class Serving:
         """Serve within the block: threads for the store's verbs, ears for its commits."""
         self._writers = ThreadPoolExecutor(_WRITERS, "lakeshore-writes")
         self._readers = ThreadPoolExecutor(_READERS, "lakeshore-reads")
+        self._lookers = ThreadPoolExecutor(1, "lakeshore-looks")
         self.hearing.start()
         self._planes.clear()  # their bells are overheard from now on
+        self.metrics.warm()
         self._was_away = True
         with contextlib.suppress(PlaneUnavailable):  # then with the first write that it takes
             await self._spare()
@@ -158,6 +161,7 @@ class Serving:
             await self.hearing.close()
             self._writers.shutdown(wait=True)
             self._readers.shutdown(wait=True)
+            self._lookers.shutdown(wait=True)
 
     def drain(self) -> None:
         """Answer every poll and end every stream now: the server is about to stop. In the loop's thread."""
@@ -206,6 +210,10 @@ class Serving:
     async def read(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a verb that only looks in a thread; no write, however long, keeps it from one."""
         return await self._run(self._readers, verb, *args, **kwargs)
+
+    async def look(self, verb: Callable[..., T], *args: Any) -> T:
+        """Run what looks at much, and again and again, in the one thread for that."""
+        return await self._run(self._lookers, verb, *args)
 
     async def _run(
         self, threads: ThreadPoolExecutor | None, verb: Callable[..., T], *args: Any, **kwargs: Any

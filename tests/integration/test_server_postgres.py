@@ -105,6 +105,32 @@ def _served(plane):
         yield ask
 
 
+def test_many_are_looked_at(two):
+    here, there = two
+    names = [*(f"j{n}" for n in range(60)), "é \"'[$", "none"]
+    for name in names[:-2]:
+        here.submit("gpu", b"e", id=name)
+    here.journal_append(names[-2], None, b"x")
+    marks = there.look({}, dict.fromkeys(names[:-2]), hold=0).rows
+    assert [row["id"] for _, row in marks.values()] == names[:-2]
+    claimed = there.claim("gpu", "w")
+    assert claimed is not None
+    here.journal_extend(claimed.id, [b"0", b"1"], worker_id="w", fence=claimed.fence)
+    told = there.look(
+        dict.fromkeys(names, (-1, False)), {id: mark for id, (mark, _) in marks.items()}, hold=0
+    )
+    assert told.journals == {
+        claimed.id: ([(0, b"0"), (1, b"1")], False),
+        names[-2]: ([(0, b"x")], False),
+    }
+    assert {id: row["state"] for id, (_, row) in told.rows.items()} == {claimed.id: "running"}
+    timer = threading.Timer(0.2, lambda: here.ack(claimed.id, "w", fence=claimed.fence))
+    timer.start()
+    told = there.look({claimed.id: (1, False)}, {claimed.id: told.rows[claimed.id][0]}, hold=10)
+    assert told.journals == {claimed.id: ([], True)}
+    timer.join()
+
+
 def test_a_server_that_starts_hears_the_holders_first():
     with contextlib.closing(postgres.PostgresDispatch(postgres_server.shared().fresh())) as store:
         store.submit("gpu", b"e", id="a")

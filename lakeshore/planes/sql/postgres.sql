@@ -25,6 +25,9 @@ SELECT extract(epoch FROM clock_timestamp())::float8;
 -- name: listen
 LISTEN lakeshore;
 
+-- name: unlisten
+UNLISTEN lakeshore;
+
 -- name: notify
 SELECT pg_notify('lakeshore', :payload);
 
@@ -350,3 +353,16 @@ SELECT id, ns, queue, state, priority, key, NULL, error, traceback, worker_id, a
 FROM invocation
 WHERE ns = :ns AND (:queue IS NULL OR queue = :queue) AND state = 'running' AND seq < :before
 ORDER BY seq DESC LIMIT :limit;
+
+-- name: journal_states
+-- As journal_state, of many: :names is a JSON list of a journal and its stem each. LATERAL: looked up one by one.
+SELECT place::bigint - 1, (SELECT state FROM invocation WHERE ns = :ns AND id = told ->> 1),
+    jid, next_seq, attempt_seq, closed
+FROM jsonb_array_elements(:names::jsonb) WITH ORDINALITY AS each (told, place) LEFT JOIN LATERAL (
+    SELECT jid, next_seq, attempt_seq, closed FROM journal WHERE ns = :ns AND id = told ->> 0 OFFSET 0) AS found ON true;
+
+-- name: row_states
+-- What a viewer's mark of a row is made from, of many: :names is a JSON list of ids.
+SELECT id, state, queue, attempt, fence, losses, worker_id, error, priority, not_before, started_at, finished_at
+FROM jsonb_array_elements_text(:names::jsonb) AS each (name) CROSS JOIN LATERAL (
+    SELECT * FROM invocation WHERE ns = :ns AND id = name OFFSET 0) AS found;

@@ -159,3 +159,15 @@ SELECT
     (SELECT min(lease_until) FROM invocation WHERE ns = :ns AND queue = :queue AND state = 'running'),
     EXISTS (SELECT 1 FROM invocation
      WHERE ns = :ns AND queue = :queue AND state = 'queued' AND not_before IS NULL);
+
+-- name: journal_states
+-- As journal_state, of many: :names is a JSON list of a journal and its stem each.
+SELECT each.key, (SELECT state FROM invocation WHERE ns = :ns AND id = each.value ->> 1),
+    jid, next_seq, attempt_seq, closed
+FROM json_each(:names) AS each LEFT JOIN journal ON journal.ns = :ns AND journal.id = each.value ->> 0;
+
+-- name: row_states
+-- What a viewer's mark of a row is made from, of many: :names is a JSON list of ids. CROSS: by the list's order.
+SELECT invocation.id, state, queue, attempt, fence, losses, worker_id, error, priority,
+    not_before, started_at, finished_at
+FROM json_each(:names) AS each CROSS JOIN invocation ON ns = :ns AND invocation.id = each.value;

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
+import msgpack
 import pytest
+
+from lakeshore import Submission
+from lakeshore.server import looking
 
 LOOK = "/v1/namespaces/default/journals/read"
 
@@ -120,3 +126,76 @@ def test_it_shows_its_namespace_alone_and_ends_with_its_token(guarded):
     assert guarded.post(LOOK, {}).status_code == 401
     path = LOOK.replace("default", "other")
     assert guarded.post(path, {"rows": [["a", None]]}, token=others).told["rows"]["a"]["row"] is None
+
+
+def test_many_are_looked_at_by_one_statement_each(served, monkeypatch):
+    ids = [f"j{n}" for n in range(300)]
+    served.plane.submit_many("gpu", [Submission(envelope=b"e", id=id) for id in ids])
+    known = look(served, [], [[id, None] for id in ids])["rows"]
+    read, asked = served.plane._read, []
+
+    def noted(work: Any) -> Any:
+        asked.append(work)
+        return read(work)
+
+    monkeypatch.setattr(served.plane, "_read", noted)
+    quiet = look(served, [[f"{id}.log", -1, False] for id in ids], [[id, known[id]["mark"]] for id in ids])
+    assert quiet == {"journals": {}, "rows": {}}
+    assert len(asked) == 2
+
+
+def test_looks_wait_for_what_they_cost_and_keep_no_reader(served, monkeypatch):
+    asked: list[float] = []
+
+    def slow(*_: Any) -> dict[str, Any]:
+        asked.append(time.monotonic())
+        time.sleep(0.1)
+        return {"journals": {}, "rows": {}}
+
+    monkeypatch.setattr(looking, "looked", slow)
+    bodies = [{"journals": [["t", -1, False]], "timeout_s": 3.0}] * 4
+    with ThreadPoolExecutor(4) as threads:
+        held = [threads.submit(httpx.post, served.url + LOOK, content=msgpack.packb(b)) for b in bodies]
+        end = time.monotonic() + 5
+        while len(asked) < 4 and time.monotonic() < end:
+            time.sleep(0.01)
+        began = time.monotonic()
+        for _ in range(5):
+            assert served.get("/v1/namespaces/default/queues").status_code == 200
+        assert time.monotonic() - began < 1
+        for _ in range(50):  # each wakes them all
+            served.plane.journal_append("t", None, b"x")
+        assert [each.result().status_code for each in held] == [200] * 4
+    assert len(asked) <= 4 * 4  # a second is rested after each, woken or not
+
+
+def test_a_token_looks_at_so_much_and_no_more(guarded, monkeypatch):
+    monkeypatch.setattr(looking, "MOST_OF_A_TOKEN", 5)
+    mine, theirs = guarded.token("producer"), guarded.token("producer")
+    three = {"journals": [[f"t{n}", -1, False] for n in range(3)], "timeout_s": 20}
+    with ThreadPoolExecutor(1) as threads:
+        headers = {"authorization": f"Bearer {mine}"}
+        held = threads.submit(
+            httpx.post, guarded.url + LOOK, content=msgpack.packb(three), headers=headers, timeout=30
+        )
+        end = time.monotonic() + 10
+        while not guarded.app.serving.hearing.waiting and time.monotonic() < end:
+            time.sleep(0.01)
+        answer = guarded.post(LOOK, {**three, "timeout_s": 0}, token=mine)
+        assert (answer.status_code, answer.told["error"]["code"]) == (429, "too_many")
+        assert "retry-after" in answer.headers
+        assert look(guarded, [["t", -1, False]], token=mine) == {"journals": {}, "rows": {}}
+        assert look(guarded, three["journals"], token=theirs) == {"journals": {}, "rows": {}}
+        guarded.plane.journal_append("t1", None, b"x")
+        assert held.result().status_code == 200
+    assert list(look(guarded, three["journals"], token=mine)["journals"]) == ["t1"]
+
+
+def test_names_of_all_kinds_are_found(served):
+    names = ["é.log", "\U0001f30a", "quo'te\"[1]", "a b", "a\\u0000", "x" * 255]
+    for name in names:
+        served.plane.journal_append(name, None, b"x")
+    told = look(served, [[name, -1, False] for name in [*names, "none", *names]])
+    assert {name: each["frames"] for name, each in told["journals"].items()} == {
+        name: [[0, b"x"]] for name in names
+    }
