@@ -43,8 +43,12 @@ def by_value(fn, *args):
     return thunk(fn, *args).with_options(transport="pickle")
 
 
-@pytest.mark.parametrize("isolation", ["inline", "process"])
-@pytest.mark.parametrize("kind", ["daemon", "impatient"])
+CASES = [("daemon", "process"), ("impatient", "process"), ("impatient", "inline")]
+if LONG:
+    CASES.append(("daemon", "inline"))
+
+
+@pytest.mark.parametrize(("kind", "isolation"), CASES)
 def test_nothing_a_worker_did_is_lost_with_the_server(tmp_path: Path, isolation: str, kind: str) -> None:
     away, back = tmp_path / "away", tmp_path / "back"
 

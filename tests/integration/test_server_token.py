@@ -57,7 +57,7 @@ ids = [q.submit(thunk(squares, 3)), q.submit(thunk(squares, "x"))]
 print(ids[0])
 for call in (lambda: plane.submit("gpu", b"other", id=ids[0]), lambda: plane.ack(ids[0], "w"),
              lambda: plane.result("no-such"), lambda: plane.workers(),
-             lambda: plane.submit("gpu", b"x" * 70_000_000, id="large")):
+             lambda: plane.submit("gpu", b"x" * 2_000_000, id="large")):
     try:
         call()
     except (DispatchError, TransportError) as exc:
@@ -96,7 +96,7 @@ def test_a_whole_run_tells_the_token_nowhere(tmp_path: Path, monkeypatch: pytest
     home.mkdir()
     root.mkdir()
     told: list[str] = []
-    with Process(home, "--log", "json", code=SERVER) as server:
+    with Process(home, "--log", "json", "--max-body", "1M", code=SERVER) as server:
         token = server.token
         printed = server.said
         env = {**os.environ, "LAKESHORE_URL": server.url, "LAKESHORE_HOME": str(tmp_path)}
