@@ -332,7 +332,7 @@ def prune(
         )
     if older_than is None and not dry_run:
         raise typer.BadParameter("prune: say how long ago they ended, as --older-than 30d.")
-    age = _age(older_than or "30d")
+    age = with_unit(older_than or "30d", "--older-than")
     if dry_run:
         count = _prunable(plane, states, time.time() - age, quiet=json)
         if json:
@@ -353,12 +353,12 @@ def prune(
         typer.echo(f"{deleted} job{'' if deleted == 1 else 's'} deleted")
 
 
-def _age(text: str) -> float:
-    """Read an age in seconds; one without its unit might be meant in days, and what is deleted is gone."""
+def with_unit(text: str, option: str) -> float:
+    """Read a duration in seconds; one without its unit might be meant in days, and what it does is done."""
     bare = text.strip()
     if bare.replace(".", "", 1).isdecimal() and float(bare) > 0:
         raise typer.BadParameter(
-            f"--older-than {text!r}: of what? Write the unit: {bare}d (days), {bare}h, {bare}m or {bare}s."
+            f"{option} {text!r}: of what? Write the unit: {bare}d (days), {bare}h, {bare}m or {bare}s."
         )
     age = seconds(bare)
     assert age is not None

@@ -122,6 +122,27 @@ def stopped(rows: list[dict[str, Any]], *, json: bool) -> None:
     return None
 
 
+def tokens(rows: list[dict[str, Any]], *, json: bool) -> None:
+    """Print a list of tokens, none of them itself."""
+    if json:
+        return value(rows, json=True)
+    _table(
+        ("id", "role", "state", "namespace", "last used", "until", "name"),
+        (
+            (
+                *(row[name] for name in ("id", "role", "state", "namespace")),
+                "never" if row["last_used_at"] is None else minute(row["last_used_at"]),
+                "" if row["expires_at"] is None else minute(row["expires_at"]),
+                row["name"],
+            )
+            for row in rows
+        ),
+        spare=("last used", "until", "name", "namespace"),
+        empty="no tokens. Make one: lakeshore token create",
+    )
+    return None
+
+
 def findings(rows: list[Finding], *, json: bool) -> None:
     """Print what the doctor found."""
     if json:
@@ -174,6 +195,11 @@ def display_text(bundle: Mapping[str, Any]) -> str:
     return (
         f"{bundle.get('text/plain', '')} [{', '.join(rich)}]" if rich else str(bundle.get("text/plain", ""))
     )
+
+
+def minute(at: float) -> str:
+    """Return a time as a clock and a calendar here tell it."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _line(*cells: tuple[str, str]) -> None:

@@ -137,12 +137,16 @@ def _first_contact(environment: Settings, url: str) -> None:
 
 def store_file(text: str, environment: Settings) -> Path:
     """Return the file that `--plane` names; it must exist, so that a slip makes no empty one."""
-    path = Path(text.removeprefix("sqlite:///")).expanduser().absolute()
-    if path.is_dir():
-        path /= environment.database.name
+    path = path_of(text, environment)
     if not path.exists():
         raise typer.BadParameter(f"--plane {text!r}: there is no file {str(path)!r}.")
     return path
+
+
+def path_of(text: str, environment: Settings) -> Path:
+    """Return the file that a path, a directory or ``sqlite:///PATH`` means, there or not."""
+    path = Path(text.removeprefix("sqlite:///")).expanduser().absolute()
+    return path / environment.database.name if path.is_dir() else path
 
 
 def named(plane: str | None, file: Path | None) -> str | None:

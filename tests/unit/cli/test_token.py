@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,64 @@ def test_what_is_said_of_files_that_cannot_be(
     told = capsys.readouterr().err
     assert said.format(**names) in told
     assert CHOSEN not in told and "hunter2" not in told
+
+
+@pytest.mark.parametrize("words", [["create"], ["list"], ["revoke", "3f0c"]], ids=lambda words: words[0])
+def test_a_control_planes_tokens_are_where_its_store_is(
+    home: Path,
+    tmp_path: Path,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("LAKESHORE_URL", "https://cp.example.com")
+    for store in ([], ["--store", "https://cp.example.com"]):
+        assert run(["token", *words, *store]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Run this where the store is, and name that: --store PATH" in err
+    assert not (home / "dispatch.sqlite").exists()
+    assert run(["token", "create", "--store", str(tmp_path / "jobs.sqlite")]) == 0
+
+
+def test_an_age_has_a_unit_and_the_end_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for age in ("30", "30.5"):
+        assert run(["token", "create", "--expires", age]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"--expires '{age}': of what? Write the unit: {age}d (days)" in err
+    assert run(["token", "create", "--expires", "0"]) == 2
+    assert "refused at once" in capsys.readouterr().err
+    assert not (home / "dispatch.sqlite").exists()
+    assert run(["token", "create", "--expires", "30d"]) == 0
+    end = time.strftime("%Y-%m-%d", time.localtime(time.time() + 30 * 86400))
+    assert f"good until {end}" in capsys.readouterr().err
+
+
+def test_who_lists_or_revokes_makes_no_store_and_who_makes_one_says_so(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = tmp_path / "jobs.sqlite"
+    for words in (["list"], ["revoke", "3f0c"]):
+        for store, path in (([], home / "dispatch.sqlite"), (["--store", str(at)], at)):
+            assert run(["token", *words, *store]) == 3
+            assert f"there is no file {str(path)!r}, and so no tokens" in capsys.readouterr().err
+            assert not path.exists()
+    assert run(["token", "create", "--store", str(at)]) == 0
+    assert f"a new store: {at}\n" in capsys.readouterr().err
+    assert run(["token", "create", "--store", str(at), "--name", "the gpu box"]) == 0
+    assert "new store" not in capsys.readouterr().err
+
+
+def test_the_list_says_what_its_columns_are(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["token", "create", "--name", "the gpu box", "--expires", "2d", "--namespace", "team"]) == 0
+    capsys.readouterr()
+    assert run(["token", "list"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["id", "role", "state", "namespace", "last", "used", "until", "name"]
+    end = time.strftime("%Y-%m-%d", time.localtime(time.time() + 2 * 86400))
+    assert row.split()[1:6] == ["producer", "live", "team", "never", end]
+    assert row.index("the gpu box") == head.rindex("name")
 
 
 def test_a_store_named_by_a_file(home: Path, file: Path, tmp_path: Path) -> None:
