@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakeshore.errors import DispatchError
-from lakeshore.planes import protocol
+from lakeshore.planes import protocol, protocol_commands
 from lakeshore.planes.contract import (
     Claimed,
     ClaimSpec,
@@ -123,11 +123,11 @@ class Working(Journalling):
 
     def _commands(self, verb: str, answer: Mapping[str, Any], queue: str) -> list[Claimed]:
         try:
-            taken = protocol.read_commands(answer, queue)
+            taken = protocol_commands.read_commands(answer, queue)
         except ValueError as exc:
             problem = str(exc)
         else:
-            seqs = protocol.read_next_seqs(answer)
+            seqs = protocol_commands.read_next_seqs(answer)
             for claimed in taken:
                 self._journals.claimed(claimed.id, claimed.fence, seqs.get(claimed.id))
             return taken
@@ -223,7 +223,8 @@ class Working(Journalling):
         ours = self._is_ours(verb)
         if ours and data is not None:
             body["frame"] = data
-        if ours and spec is not None:
+        kept = [] if spec is None else self._surplus.get((spec.queue, worker_id), [])
+        if ours and spec is not None and not kept:
             body["next"] = protocol.spec_body(spec)
         if not ours and data is not None:
             self.journal_append(inv_id, None, data, final=True, worker_id=worker_id, fence=body["fence"])
@@ -231,8 +232,9 @@ class Working(Journalling):
         self._journals.forget(inv_id)
         if spec is None:
             return None
-        if ours:
-            taken = self._up_to(1, spec.queue, worker_id, self._commands(verb, answer, spec.queue))
+        if ours or kept:
+            following = kept or self._commands(verb, answer, spec.queue)
+            taken = self._up_to(1, spec.queue, worker_id, following)
             return taken[0] if taken else None
         try:
             return self.claim(

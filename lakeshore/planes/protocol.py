@@ -6,7 +6,6 @@ that is absent takes its default, one that is unknown is ignored. No function he
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -28,8 +27,6 @@ from lakeshore.errors import (
 from lakeshore.planes.contract import Claimed, ClaimSpec, Submission, check_span
 from lakeshore.planes.protocol_values import LONGEST, MOST_VALUES, SMALL_LIMIT, Counted
 from lakeshore.states import State
-
-_log = logging.getLogger(__name__)
 
 HEADER: Final = "Lakeshore-Protocol"
 VERSION: Final = "1"
@@ -298,61 +295,6 @@ def command(claimed: Claimed, said: Mapping[str, Any] | None = None) -> dict[str
     return {"kind": "run", "body": body}
 
 
-def read_commands(answer: Mapping[str, Any], queue: str) -> list[Claimed]:
-    """Read the jobs of a poll's (or an ending's) answer; one that cannot be read leaves the others.
-
-    Raises
-    ------
-    ValueError
-        When there is none that can be read, naming the field of one that cannot.
-    """
-    claimed, problem = [], ""
-    for each in field(answer, "commands", list, []):
-        try:
-            one = _read_command(each, queue)
-        except ValueError as exc:
-            problem = str(exc)
-        else:
-            claimed += [] if one is None else [one]
-    if problem and not claimed:
-        raise ValueError(problem)
-    if problem:
-        _log.warning("a command beside %d others cannot be read (%s): it is left", len(claimed), problem)
-    return claimed
-
-
-def _read_command(each: Any, queue: str) -> Claimed | None:
-    if not isinstance(each, dict):
-        raise ValueError(f"commands: wants maps, got {type(each).__name__}")
-    if each.get("kind") != "run":
-        return None
-    body = field(each, "body", dict)
-    config = field(body, "run_config", dict, {})
-    return Claimed(
-        field(body, "invocation_id", str),
-        field(body, "args_blob", bytes),
-        field(body, "attempt", int, 1),
-        field(config, "queue", str, queue),
-        field(body, "fence", int, 0),
-        float(field(body, "lease_expires_at", (int, float), 0.0)),
-    )
-
-
-def read_next_seqs(answer: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return, by invocation, the next seqs of the journals that jobs of a poll's answer write to."""
-    found: dict[str, list[int]] = {}
-    for each in field(answer, "commands", list, []):
-        body = each.get("body") if isinstance(each, dict) else None
-        seqs = body.get("next_seqs") if isinstance(body, dict) else None
-        if (
-            isinstance(body, dict)
-            and isinstance(seqs, list)
-            and all(type(seq) is int and seq >= 0 for seq in seqs)
-        ):
-            found[str(body.get("invocation_id"))] = seqs
-    return found
-
-
 def error_body(error: str | Mapping[str, Any], *, retry: bool, ours: bool = True) -> dict[str, Any]:
     """Return an ending's `error`, taken apart as `Plane.nack` documents it.
 
@@ -427,7 +369,7 @@ STATUSES: Final[dict[str, int]] = {
     "storage_full": 507,
 }
 """Error code -> status."""
-TRY_AGAIN: Final = frozenset({408, 425, 429, 502, 503, 504, *range(520, 525), 529})
+TRY_AGAIN: Final = frozenset({408, 425, 429, 502, 503, 504, *range(520, 528), 529, 530})
 """Statuses of a server or gateway that may answer when asked again."""
 _RAISED: Final = {error.code: error for error in (ClaimLost, UnknownInvocation, NotSupported, DispatchError)}
 

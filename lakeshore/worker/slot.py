@@ -176,6 +176,8 @@ class Slot:
             told = "the result" if end.verb == "ack" else "how it failed"
             _log.warning("job %s (attempt %d): %s is dropped: %s", claimed.id, claimed.attempt, told, exc)
             end = Ending("drop")
+        except DispatchError as exc:
+            end, following = self._refused(end, claimed, exc)
         if worker.chosen.on_event is not None:
             seconds = time.monotonic() - began
             worker.tell(_ended(end, claimed, name, seconds, cancelled=self._was_cancelled(end, claimed)))
@@ -211,6 +213,28 @@ class Slot:
             outcome = failed(exc)
         end = ending(outcome, claimed, options, retries=chosen.retries, backoff=chosen.backoff, losses=losses)
         return end, name
+
+    def _refused(self, end: Ending, claimed: Claimed, exc: DispatchError) -> tuple[Ending, Claimed | None]:
+        """Fail a job for good whose result the plane does not take: run again, it would come to the same."""
+        if end.verb == "ack":
+            frames = 0 if end.frame is None else wire.Frame.from_bytes(end.frame).seq
+            told = DispatchError(f"the body returned, but its result was refused: {exc}")
+            outcome = failed(told, refused=True, frames=frames)
+            end = ending(outcome, claimed, Options(), retries=0, backoff=0.0)
+            try:
+                following = self._deliver(end, claimed)
+            except DispatchError as again:
+                exc = again
+            else:
+                _log.warning("job %s (attempt %d) failed: %s", claimed.id, claimed.attempt, told)
+                return end, following
+        _log.warning(
+            "job %s (attempt %d): its ending was refused, so it runs again once its lease has lapsed: %s",
+            claimed.id,
+            claimed.attempt,
+            exc,
+        )
+        return Ending("drop"), None
 
     def _was_cancelled(self, end: Ending, claimed: Claimed) -> bool:
         if end.verb != "drop":

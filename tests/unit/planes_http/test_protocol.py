@@ -17,7 +17,7 @@ from lakeshore import (
     UnknownInvocation,
     wire,
 )
-from lakeshore.planes import protocol
+from lakeshore.planes import protocol, protocol_commands
 from lakeshore.planes.contract import Claimed, ClaimSpec
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=60)
@@ -73,15 +73,15 @@ def test_what_is_shown_of_a_job() -> None:
 
 def test_a_command_both_ways() -> None:
     claimed = Claimed("a", b"e", 2, "q", 3, 12.5)
-    assert protocol.read_commands({"commands": [protocol.command(claimed), {"kind": "other"}]}, "?") == [
-        claimed
-    ]
+    assert protocol_commands.read_commands(
+        {"commands": [protocol.command(claimed), {"kind": "other"}]}, "?"
+    ) == [claimed]
     spec = ClaimSpec("q", "filo", 0.5, 9.0)
     assert protocol.read_spec(protocol.spec_body(spec), 30.0) == spec
     assert protocol.read_spec({"queue": "q"}, 60.0) == ClaimSpec("q", lease=60.0)
     for broken in ([1], [{"kind": "run"}], [{"kind": "run", "body": {"invocation_id": 1}}]):
         with pytest.raises(ValueError, match="commands|body|invocation_id"):
-            protocol.read_commands({"commands": broken}, "q")
+            protocol_commands.read_commands({"commands": broken}, "q")
 
 
 @pytest.mark.parametrize(
