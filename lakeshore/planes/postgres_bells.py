@@ -1,9 +1,9 @@
 """Doorbells over LISTEN/NOTIFY: one connection a process, however many wait and ring.
 
 A ring is told to this process at once and to others by a thread, outside the transaction that it is about and
-many at a time: a NOTIFY within would make all commits queue for one lock. Payloads are digests of topics, so
-they name nothing. Where notifications do not arrive (a pooler, a server that is away), waits are short and
-jittered looks instead.
+many at a time: a NOTIFY within would make all commits queue for one lock. It costs each session that listens,
+so a process does only while somebody waits in it. Payloads are digests of topics, so they name nothing. Where
+notifications do not arrive (a pooler, a server that is away), waits are short and jittered looks instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _AT_ONCE = 30
 _RETRY_SECONDS = 1.0
 _GATHERING = (0.001, 0.016)
 """How long rings are gathered after others were told, seconds: a notification costs the server and all who
-listen as much as a job does, so where each time brings several the next is let pass longer."""
+listen as much as a job does. A process in which nobody waits works on without a pause, and takes the longest
+time; who begins to wait there has the rest told at once. Else it grows while each time brings several."""
+_LINGER = 0.5
+"""How long this process goes on listening when nobody waits, seconds: who waits next may do so soon."""
 _LONG = 0.5
 """Of waits longer than this a random fifth is cut off, so that waiters do not look in step."""
 _PAYLOAD_TOPICS = 800
@@ -84,11 +87,15 @@ class PostgresBell(MemoryBell):
 
     def close(self) -> None:
         """Take the bell down."""
+        self._belfry.taken_down(self)
+        self._close_ends()
+
+    def _close_ends(self) -> None:
         ends, self._ends = self._ends, None
         for end in ends or ():
             os.close(end)
 
-    __del__ = close
+    __del__ = _close_ends
 
 
 class PostgresBelfry:
@@ -117,7 +124,8 @@ class PostgresBelfry:
         self._lock = threading.Lock()
         self._by_digest: dict[str, weakref.WeakSet[PostgresBell]] = {}
         self._told: deque[str] = deque(maxlen=_UNTOLD)
-        self._rings, self._gathering = 0, False
+        self._rings, self._gathering, self._hurried = 0, False, False
+        self._sure, self._wanted_at = False, 0.0
         self._thread: threading.Thread | None = None
         self._closed = False
         self._ready = threading.Event()
@@ -127,12 +135,21 @@ class PostgresBelfry:
         """Hang up a bell for `topic`; returns when rings of other processes reach it, or are known not to."""
         bell = PostgresBell(self)
         with self._lock:
+            self._hurried = self._hurried or not self._hung
             self._by_digest.setdefault(_digest(topic), weakref.WeakSet()).add(bell)
             self._hung.add(bell)
+            self._wanted_at = time.monotonic()
         self._start()
+        if self._hurried or not self._ready.is_set():
+            self._nudge()
         if not self._ready.is_set():
             self._ready.wait(_READY_SECONDS)
         return bell
+
+    def taken_down(self, bell: PostgresBell) -> None:
+        """Nobody waits by this bell any more."""
+        self._wanted_at = time.monotonic()
+        self._hung.discard(bell)
 
     def pause(self) -> float:
         """Return how long a waiter sleeps between looks, seconds; more where there are many."""
@@ -158,14 +175,14 @@ class PostgresBelfry:
                 for bell in bells:
                     bell.ring()
 
-    def close(self) -> None:
-        """End the thread and its connection."""
+    def close(self, within: float = 5.0) -> None:
+        """End the thread and its connection, once others were told the rest; wait `within` seconds for it."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
         self._nudge()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(5)
+            thread.join(within)
 
     def renew(self) -> None:
         """Nothing: a forked child makes a belfry of its own."""
@@ -198,7 +215,7 @@ class PostgresBelfry:
             except psycopg.Error as error:
                 _log.debug("bells: %s", type(error).__name__)
             finally:
-                self.hears = False
+                self.hears = self._sure = self._gathering = False
                 self._ready.set()  # nobody waits longer for what does not come
             if not self._closed:
                 self._everyone()
@@ -213,15 +230,14 @@ class PostgresBelfry:
 
         def hear(pid: int, payload: str) -> None:
             if payload == me:
-                self.hears = True
+                self.hears = self._sure = True
                 self._ready.set()
             elif pid != own:
                 self._ring_here(payload.split())
 
-        poll, gather = select.poll(), select.poll()
+        poll = select.poll()
         for fd in (raw.fileno(), wake):
             poll.register(fd, select.POLLIN)
-        gather.register(raw.fileno(), select.POLLIN)
         raw.add_notify_handler(lambda note: hear(note.pid, note.payload))
         if self._own_sessions():
             raw.execute(self._sql["listen"])
@@ -232,16 +248,20 @@ class PostgresBelfry:
         asked = time.monotonic()
         pause, rings, until = _GATHERING[0], 0, 0.0
         while not self._closed:
+            if self._sure:
+                self._subscribe(raw)
+            elif time.monotonic() - asked > _READY_SECONDS:
+                self._ready.set()
             left = until - time.monotonic()
-            if left <= 0:
-                self._gathering = False
+            if left <= 0 or self._hurried:
+                left, self._gathering, self._hurried = 0.0, False, False
                 if self._tell_all(raw):
                     several = self._rings - rings > 1
                     pause, rings = min(2 * pause, _GATHERING[1]) if several else _GATHERING[0], self._rings
-                    left, until, self._gathering = pause, time.monotonic() + pause, True
-            if not self._ready.is_set() and time.monotonic() - asked > _READY_SECONDS:
-                self._ready.set()
-            readable = {fd for fd, _ in (gather.poll(left * 1000) if left > 0 else poll.poll(1000))}
+                    left = pause if self._hung else _GATHERING[1]
+                    until, self._gathering = time.monotonic() + left, True
+            rest = _LINGER if self.hears and not self._hung else 1.0
+            readable = {fd for fd, _ in poll.poll((left if left > 0 else rest) * 1000)}
             if wake in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 65536)
@@ -249,6 +269,22 @@ class PostgresBelfry:
                 raw.pgconn.consume_input()
                 while (note := raw.pgconn.notifies()) is not None:
                     hear(note.be_pid, note.extra.decode("ascii", "replace"))
+        while self._tell_all(raw):
+            pass
+
+    def _subscribe(self, raw: psycopg.Connection[Any]) -> None:
+        """Listen while somebody waits, and a little longer."""
+        with self._lock:
+            wanted = bool(self._hung) or time.monotonic() - self._wanted_at < _LINGER
+            if wanted == self.hears:
+                return
+            if not wanted:
+                self.hears = False
+                self._ready.clear()  # who waits next waits for this thread to listen again
+        raw.execute(self._sql["listen" if wanted else "unlisten"])
+        if wanted:
+            self.hears = True
+            self._ready.set()
 
     def _tell_all(self, raw: psycopg.Connection[Any]) -> bool:
         """Tell of what was rung since, each topic once; returns whether there was any."""

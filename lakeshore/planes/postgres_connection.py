@@ -157,11 +157,12 @@ class Connection(Transaction):
 
     def _looked(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run a look at a queue from its mark on, or whole; a claim leaves its mark where it ended."""
-        peek = name == "next_due"
+        peek, again = name == "next_due", False
         while True:
-            look = self._marks.look(params["ns"], params["queue"], self._clock(), peek=peek)
+            look = self._marks.look(params["ns"], params["queue"], self._clock(), peek=peek, wholly=again)
             rows = self._run(name, {**params, **look.params}).fetchall()
             if peek:
+                self._marks.peeked(look, ready=bool(rows[0][2]))
                 return rows
             taken = [row for row in rows if row[1] is not None]
             last = (taken[-1][7], taken[-1][1]) if taken else None

@@ -6,6 +6,7 @@ each other's answers.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -294,6 +295,12 @@ def leave(database: Database) -> None:
     database.close()
 
 
+def _at_exit() -> None:
+    """Have others told what was rung last, by a program that closes nothing."""
+    for database in list(_databases.values()):
+        database.bells.close(within=1.0)
+
+
 def _in_child() -> None:
     global _lock
     _lock = threading.Lock()
@@ -301,5 +308,6 @@ def _in_child() -> None:
     _databases.clear()
 
 
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)

@@ -3,8 +3,9 @@
 A transaction that somebody holds open keeps all rows that changed since from being cleaned away, and a look
 from the head of an index passes over whatever left it: a claim would cost more with each job done. Once looks
 are slow, they begin at the mark that the last one left, and at the very head only now and then. What enters
-before a mark by this process takes it back; what other processes put there is found by the next whole look, a
-little later than its place in the order. While looks are quick there are no marks.
+before a mark by this process takes it back; what other processes put there is found by the next whole look,
+up to two seconds later than its place in the order. That a queue is empty is said after a whole look. While
+looks are quick there are no marks.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _LOOKS = 8
 _SHARE = 100
 """Whole looks are so many times as far apart as one takes, while they are slow."""
 _EMPTY_SHARE = 50
-"""As `_SHARE`, when a look from the mark found nothing."""
-_MOST = 10.0
-"""The longest that whole looks are apart, seconds."""
+"""As `_SHARE`, of whole looks that follow one from the mark which found nothing."""
+_MOST = 2.0
+"""The longest that whole looks are apart, seconds; half of it for one who waits, and looks now and then."""
 _SLACK = 1.0
 """How long before the last look a lease may have lapsed unseen, seconds: its claim was not committed yet."""
 _QUEUES = 1000
@@ -42,6 +43,7 @@ class _Mark:
     spared: float = float("-inf")
     whole_at: float = 0.0
     peeked_at: float = 0.0
+    emptied_at: float = 0.0
 
     def cost(self) -> float:
         """Return what a whole look costs, 0 while that is little."""
@@ -62,14 +64,20 @@ class Look:
 
 
 class Marks:
-    """The marks of one database in this process, by namespace and queue."""
+    """The marks of one database in this process, by namespace and queue.
+
+    A process that has not looked yet has none, so its first looks are whole. A row that another process puts
+    before a mark is found within `_MOST`, by who takes job after job as by who waits for one. Who finds a
+    queue empty without waiting has looked at all of it, or another look of this process has, less than
+    `_MOST` ago, and found nothing.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_queue: dict[tuple[str, str], _Mark] = {}
         self._flush = _FLUSH
 
-    def look(self, ns: str, queue: str, clock: float, *, peek: bool = False) -> Look:
+    def look(self, ns: str, queue: str, clock: float, *, peek: bool = False, wholly: bool = False) -> Look:
         """Begin a look.
 
         Parameters
@@ -78,6 +86,8 @@ class Marks:
             The database's time.
         peek : bool
             Whether nothing is taken, so that whole looks are not counted for claims.
+        wholly : bool
+            Whether it is to be a whole one in any case.
         """
         now = time.monotonic()
         with self._lock:
@@ -87,8 +97,8 @@ class Marks:
                     self._by_queue.clear()
                 mark = self._by_queue[ns, queue] = _Mark()
             cost = mark.cost()
-            whole = not cost or mark.seq is None
-            whole = whole or now - (mark.peeked_at if peek else mark.whole_at) > min(_SHARE * cost, _MOST)
+            since, most = (mark.peeked_at, _MOST / 2) if peek else (mark.whole_at, _MOST)
+            whole = wholly or not cost or mark.seq is None or now - since > min(_SHARE * cost, most)
             if whole and peek:
                 mark.peeked_at = now
             params: Mapping[str, Any] = _WHOLE
@@ -122,7 +132,18 @@ class Marks:
                 mark.spared = look.clock - _SLACK
                 if last is not None:
                     mark.priority, mark.seq = last
-            return last is None and not look.whole and now - mark.whole_at > _EMPTY_SHARE * mark.cost()
+            if last is not None:
+                return False
+            if look.whole:
+                mark.emptied_at = now
+            again = now - mark.emptied_at > min(_EMPTY_SHARE * mark.cost(), _MOST)
+            return again and not look.whole and not committed
+
+    def peeked(self, look: Look, *, ready: bool) -> None:
+        """End a look that took nothing: what a whole one saw, a claim is to find."""
+        if look.whole and ready:
+            with self._lock:
+                look.mark.whole_at = float("-inf")
 
     def entered(self, ns: str, queue: str | None, priority: float | None) -> None:
         """Take back the marks that a row of this priority, or any, may have entered before."""

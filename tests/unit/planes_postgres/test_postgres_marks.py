@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 
+from lakeshore import Submission
 from lakeshore.conformance import check, rules
 from lakeshore.planes import postgres_marks
 from lakeshore.planes.contract import ClaimSpec
@@ -99,12 +100,75 @@ def test_slow_looks_begin_where_the_last_ended(monkeypatch):
     assert not each.whole
     assert dict(each.params) == {"mark_priority": 1.0, "mark_seq": 7, "spared": 49.0}
     assert dict(look(0.001)[0].params)["mark_seq"] == 8
-    assert look(0.001, None)[1] is False, "a whole look was made just before"
-    now[0] += 6
-    assert look(0.001, None)[1] is True
-    now[0] += 6
+    now[0] += 2.1
     assert look(0.1)[0].whole
     marks.entered("n", "q", 0.5)
     assert not look(0.001)[0].whole, "it entered behind the mark"
     marks.entered("n", None, None)
     assert look(0.1)[0].whole
+
+
+def test_a_queue_is_empty_after_a_whole_look(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(postgres_marks.time, "monotonic", lambda: now[0])
+    marks = Marks()
+
+    def look(took, last=(1.0, 7), *, fused=False, wholly=False):
+        each = marks.look("n", "q", 50.0, wholly=wholly)
+        now[0] += took
+        return each.whole, marks.looked(each, last, due=False, trip=0.0, committed=fused)
+
+    for _ in range(8):
+        assert look(0.1) == (True, False)
+    assert look(0.001, None, fused=True) == (False, False), "it cannot be made again"
+    assert look(0.001, None) == (False, True), "although a whole look was made just before"
+    assert look(0.1, None, wholly=True) == (True, False)
+    assert look(0.001, None) == (False, False), "one found it empty just before"
+    assert look(0.001) == (False, False)
+    now[0] += 1.7
+    assert look(0.001, None) == (False, False)
+    now[0] += 0.3
+    assert look(0.001, None) == (True, False)
+
+
+def test_what_a_whole_peek_saw_is_claimed_next(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(postgres_marks.time, "monotonic", lambda: now[0])
+    marks = Marks()
+
+    def claim(took):
+        each = marks.look("n", "q", 50.0)
+        now[0] += took
+        marks.looked(each, (1.0, 7), due=False, trip=0.0, committed=False)
+        return each.whole
+
+    def peek(ready):
+        each = marks.look("n", "q", 50.0, peek=True)
+        marks.peeked(each, ready=ready)
+        return each.whole
+
+    assert all(claim(0.1) for _ in range(8))
+    assert peek(True)
+    assert claim(0.1)
+    assert not peek(True)
+    assert not claim(0.001)
+    now[0] += 1.1
+    assert peek(False), "who waits looks wholly each second"
+    assert not claim(0.001)
+
+
+def test_a_drain_to_empty_leaves_nothing_that_another_process_put_ahead(dsn, monkeypatch):
+    monkeypatch.setattr(postgres_marks._Mark, "cost", lambda mark: 1000.0)
+    ns = uuid.uuid4().hex
+    with PostgresDispatch(dsn, ns=ns) as dp:
+        dp.submit_many("q", [Submission(envelope=b"", id=f"j{n}") for n in range(30)])
+        held, took = dp.claim("q", "w"), []
+        while held is not None:
+            took.append(held.id)
+            if held.id == "j20":
+                with monkeypatch.context() as patched:
+                    patched.setattr(Marks, "entered", lambda *_: None)  # as if another process did it
+                    dp.submit_many("q", [Submission(envelope=b"", id=f"h{n}", priority=9) for n in range(3)])
+            held = dp.ack(held.id, "w", fence=held.fence, next=ClaimSpec("q")) or dp.claim("q", "w")
+        assert took[-3:] == ["h0", "h1", "h2"]
+        assert dp.queues() == {"q": {"succeeded": 33}}
