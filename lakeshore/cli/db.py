@@ -88,6 +88,7 @@ def migrate(store: Store = None, store_file: StoreFile = None, json: Json = Fals
     Of a SQLite file a copy is kept beside it. Run again, or by two at once, it does nothing twice.
     """
     from lakeshore.cli import tables
+    from lakeshore.planes.migrations import MADE
 
     def say(line: str) -> None:
         typer.echo(one_line(line), err=True)
@@ -96,6 +97,8 @@ def migrate(store: Store = None, store_file: StoreFile = None, json: Json = Fals
     taken = engine.migrate(at, say=say)
     if json:
         tables.value([{"version": step.version, "name": step.name} for step in taken], json=True)
+    elif any(step.name == MADE for step in taken):
+        typer.echo(f"up to date; the tables were made, of schema {taken[0].version}")
     else:
         typer.echo(f"up to date; steps taken: {len(taken)}")
 

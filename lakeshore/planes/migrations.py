@@ -21,6 +21,8 @@ from lakeshore.planes import statements
 Say = Callable[[str], object]
 """Told in a line what goes on, while it goes on."""
 
+MADE = "make_the_tables"
+"""The name of the one step that an empty database takes, to the newest version."""
 _NAME = re.compile(r"to_(\d+)_(?:since_(\d+)_)?([a-z]\w*)")
 
 

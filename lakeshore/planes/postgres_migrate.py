@@ -78,6 +78,8 @@ def sql(dsn: str, *, to: int | None = None) -> str:
 def migrate(dsn: str, *, say: Say, patience: float = PATIENCE) -> list[Migration]:
     """Make the tables of an empty database, or take the steps that it lacks; returns the steps taken.
 
+    An empty database takes one, `migrations.MADE`.
+
     Parameters
     ----------
     say : callable
@@ -94,8 +96,11 @@ def migrate(dsn: str, *, say: Say, patience: float = PATIENCE) -> list[Migration
     with _connected(dsn) as (tx, address):
         version = postgres_schema.version_of(tx, address)
         if version.found == 0:
-            say(f"making the tables of schema {version.newest}")
-            _transact(tx, lambda: postgres_schema.make(tx, address))
+            say(f"making the tables, of schema {version.newest}")
+            if _transact(tx, lambda: postgres_schema.make(tx, address)):
+                return [Migration(version.newest, migrations.MADE, "")]
+            say("another made them meanwhile")
+            return []
         for step in version.pending:
             say(f"{step.version}: {step.name.replace('_', ' ')}")
             if _take(tx, address, step, say, patience):

@@ -71,8 +71,8 @@ def version_of(tx: Connection, address: Address) -> Version:
     return Version(found, newest, oldest, migrations.pending(_ENGINE, found))
 
 
-def make(tx: Connection, address: Address) -> None:
-    """Make a plane in an empty database; within a transaction of the caller's.
+def make(tx: Connection, address: Address) -> bool:
+    """Make a plane in an empty database; within a transaction of the caller's. False: there is one.
 
     Raises
     ------
@@ -87,13 +87,15 @@ def make(tx: Connection, address: Address) -> None:
             f"{version.newest}. Run: lakeshore db migrate --plane {address.shown}. Servers of the version "
             "before go on meanwhile."
         )
-    if version.found == 0:
-        tx.rows("make_home", {})
-        _run(tx, statements.load("postgres_schema.sql")["schema"])
-        tx.rows("set_version", {"n": version.oldest})
-        for step in version.pending:
-            _run(tx, step.sql)
-            tx.rows("note_step", {"n": step.version, "name": step.name})
+    if version.found:
+        return False
+    tx.rows("make_home", {})
+    _run(tx, statements.load("postgres_schema.sql")["schema"])
+    tx.rows("set_version", {"n": version.oldest})
+    for step in version.pending:
+        _run(tx, step.sql)
+        tx.rows("note_step", {"n": step.version, "name": step.name})
+    return True
 
 
 def take(tx: Connection, address: Address, step: Migration) -> bool:

@@ -82,6 +82,10 @@ def test_a_database_is_made_and_brought_up_to_date(tmp_path: Path, capfd: pytest
     address.write_text(dsn)
     assert "no tables yet" in say(capfd, "status", "--store-file", str(address))
     assert "CREATE TABLE lakeshore.invocation" in say(capfd, "sql", "--store", dsn)
+    assert run(["db", "migrate", "--store", dsn]) == 0
+    out, err = capfd.readouterr()
+    assert out == f"up to date; the tables were made, of schema {newest}\n"
+    assert err == f"making the tables, of schema {newest}\n"
     assert say(capfd, "migrate", "--store", dsn) == "up to date; steps taken: 0\n"
     with PostgresDispatch(dsn) as plane:
         plane.claim("gpu", "w1")
@@ -91,6 +95,25 @@ def test_a_database_is_made_and_brought_up_to_date(tmp_path: Path, capfd: pytest
     assert "(lakeshore)" in shown, "its sessions"
     assert told(capfd, "status", "--plane", dsn)["pending"] == []
     assert told(capfd, "sql", "--plane", dsn) == {"sql": ""}
+
+
+@pytest.mark.parametrize("to", ["file", "database"])
+def test_a_store_that_was_moved_says_where_to(
+    file: Path, tmp_path: Path, to: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = str(tmp_path / "new.sqlite") if to == "file" else postgres_server.shared().fresh()
+    assert run(["migrate", str(file), target, "--running", "lapse"]) == 0
+    back = str(tmp_path / "back.sqlite")
+    assert run(["migrate", target, back, "--running", "lapse"]) == 0
+    capfd.readouterr()
+    for moved in (str(file), target):
+        for verb in ("status", "sql", "migrate"):
+            assert run(["db", verb, "--store", moved]) == 3
+            out, err = capfd.readouterr()
+            assert out == ""
+            assert "this store was moved to" in err
+            assert err.count("\n") == 1
+        assert (back if moved == target else target.partition("?")[0].rpartition("/")[2]) in err
 
 
 @pytest.mark.parametrize(
