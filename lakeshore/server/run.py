@@ -104,9 +104,21 @@ class Protocol(HttpToolsProtocol):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Close the connection that has been idle longest; this one where each is at work."""
-        idle = [each for each in self.connections if isinstance(each, Protocol) and each.is_idle]
-        min(idle, key=lambda each: each._idle_since, default=self)._abort()
+        """Close the connection that was idle longest; else one whose client takes nothing; else this one."""
+        others = [each for each in self.connections if isinstance(each, Protocol) and each is not self]
+        idle = [each for each in others if each.is_idle]
+        stuck = [(each._is_known, each._stalled.when(), each) for each in others if each._stalled is not None]
+        if idle:
+            min(idle, key=lambda each: each._idle_since)._abort()
+        elif stuck:
+            min(stuck, key=lambda each: each[:2])[2]._abort()
+        else:
+            self._abort()
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether whoever is answered here showed a token."""
+        return self.cycle is not None and "lakeshore.token" in self.cycle.scope
 
     @property
     def is_idle(self) -> bool:

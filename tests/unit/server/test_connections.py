@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 
+import httpx
 import pytest
 
 REFUSED = b"POST /v1/daemon/poll HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
@@ -69,6 +70,25 @@ def test_who_was_refused_before_the_body_makes_room(serve):
         for n in range(3):
             assert served.get("/healthz", x=str(n)).status_code == 200
         assert opened[0].recv(100) == b""
+
+
+def test_who_takes_no_answer_makes_room(serve):
+    served = serve(auth=True, connections=10)
+    ends = time.monotonic() + 20
+    with contextlib.ExitStack() as lines:
+        for _ in range(10):
+            line = lines.enter_context(socket.socket())
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.settimeout(10)
+            line.connect(("127.0.0.1", int(served.url.rpartition(":")[2])))
+            line.sendall(b"GET /page/page.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+        for n in range(3):
+            answer = None
+            while answer is None and time.monotonic() < ends:  # until all of them are stuck
+                with contextlib.suppress(httpx.TransportError):
+                    answer = httpx.get(f"{served.url}/healthz", headers={"x": str(n)}, trust_env=False)
+            assert answer is not None and answer.status_code == 200
+        assert served.get("/healthz").status_code == 200
 
 
 def test_the_rest_of_a_refused_body_is_awaited_for_a_while_only(serve, monkeypatch):
