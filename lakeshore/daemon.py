@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from lakeshore import settings
-from lakeshore.errors import LakeshoreError, PlaneUnavailable
+from lakeshore.errors import DispatchError, LakeshoreError, PlaneUnavailable
 from lakeshore.planes.contract import check_name
 from lakeshore.worker import forks
 from lakeshore.worker.options import Event, WorkerOptions
@@ -180,7 +180,14 @@ def options(flags: argparse.Namespace, environment: settings.Settings) -> Worker
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker as the flags say; returns the exit code: 0 after a clean drain, 2 for bad usage."""
+    """Run a worker as the flags say.
+
+    Returns
+    -------
+    int
+        The exit code: 0 after a clean drain, 2 for bad usage, 3 where the plane refuses this worker (once:
+        or does not answer), which a restart does not mend.
+    """
     made = parser()
     flags = made.parse_args(argv)
     logging.basicConfig(
@@ -240,8 +247,12 @@ class _Signals:
 
 
 def _open(environment: settings.Settings, signals: _Signals, *, once: bool) -> Plane | None:
-    """Open the plane, waiting for it to become usable; None when told to stop (or once: at once)."""
+    """Open the plane, waiting for it to become usable; None when told to stop, or when it is not to be.
+
+    Once it is not waited for, and a store that was moved does not come back.
+    """
     from lakeshore.planes.default import open_plane
+    from lakeshore.worker.outage import is_for_good
 
     pause, said = 0.5, ""
     while not signals.count:
@@ -251,7 +262,7 @@ def _open(environment: settings.Settings, signals: _Signals, *, once: bool) -> P
             if str(exc) != said:
                 _log.error("plane away: %s", exc)
                 said = str(exc)
-            if once:
+            if once or is_for_good(exc):
                 return None
         until = time.monotonic() + pause
         while time.monotonic() < until and not signals.count:
@@ -299,7 +310,7 @@ def _work(
         executed = worker.run()
     except LakeshoreError as exc:
         _log.error("%s", exc)
-        return 3 if isinstance(exc, PlaneUnavailable) else 1
+        return 3 if isinstance(exc, DispatchError) else 1
     if not flags.once:
         _log.info("drained: %d job%s executed", executed, "" if executed == 1 else "s")
     return 0

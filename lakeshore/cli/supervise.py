@@ -24,7 +24,8 @@ WITHIN: Final = 60.0
 """So many crashes of one worker within so many seconds, and the supervisor gives up."""
 BACKOFF: Final = 0.5
 BACKOFF_CAP: Final = 30.0
-_USAGE: Final = 2
+_NOT_MENDED: Final = (2, 3)
+"""Exit codes of a daemon that a restart does not help: wrong usage, a plane that refuses it."""
 
 
 class Supervised:
@@ -111,7 +112,13 @@ class Supervisor:
         self._wake, self._woken = socket.socketpair()
 
     def run(self) -> int:
-        """Supervise until all have ended; returns 0 after a drain, 1 after giving up, 2 for wrong flags."""
+        """Supervise until all have ended.
+
+        Returns
+        -------
+        int
+            0 after a drain, 1 after giving up, 2 for wrong flags, 3 where the plane refuses the workers.
+        """
         self._wake.setblocking(False)
         self._woken.setblocking(False)
         old_fd = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
@@ -155,8 +162,8 @@ class Supervisor:
                 code = place.reap()
                 if code is None or code == 0:
                     continue
-                if code == _USAGE:
-                    outcome = _USAGE
+                if code in _NOT_MENDED:
+                    outcome = code
                     self._stop()
                 elif not self._draining:
                     outcome = self._restart(place, code) or outcome

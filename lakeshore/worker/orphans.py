@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from lakeshore.errors import ClaimLost, PlaneUnavailable
+from lakeshore.errors import ClaimLost, DispatchError
 from lakeshore.planes.contract import Plane
 from lakeshore.queues.job import id_prefix
 from lakeshore.states import State
@@ -31,6 +31,6 @@ def hand_on(plane: Plane, queue: str, pid: int) -> list[str]:
                 except ClaimLost:
                     continue  # another worker has it already
                 ended.append(row["id"])
-    except PlaneUnavailable as exc:
+    except DispatchError as exc:  # away, or not for this token: the worker itself is not held up
         _log.warning("the leases of worker process %d lapse by themselves: %s", pid, exc)
     return ended

@@ -23,6 +23,11 @@ T = TypeVar("T")
 _log = logging.getLogger("lakeshore.worker")
 
 
+def is_for_good(exc: PlaneUnavailable) -> bool:
+    """Whether the plane will not be back: its store says that it was moved, and where to."""
+    return " was moved to " in str(exc) and "Go on there" in str(exc)
+
+
 def ridden_out(call: Callable[[], T], what: str, gives_up: Callable[[], str | None]) -> T:
     """Make a call, again and again while the plane is away.
 

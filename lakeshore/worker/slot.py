@@ -14,7 +14,7 @@ from lakeshore.worker import forks
 from lakeshore.worker.endings import Ending, Options, earlier, ending, read
 from lakeshore.worker.keeper import Running
 from lakeshore.worker.options import Event
-from lakeshore.worker.outage import ridden_out
+from lakeshore.worker.outage import is_for_good, ridden_out
 from lakeshore.worker.outcomes import Failed, Outcome, Stopped, failed
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Slot:
 
     def _away(self, exc: PlaneUnavailable) -> None:
         worker = self.worker
-        if worker.chosen.once:
+        if worker.chosen.once or is_for_good(exc):
             raise exc
         worker.tell(Event("plane_away", queue=worker.queue.name, detail=str(exc)))
         pause = 0.5
@@ -156,6 +156,8 @@ class Slot:
             try:
                 worker.plane.get("probe")  # the one look that every control plane answers
             except PlaneUnavailable as again:
+                if is_for_good(again):
+                    raise
                 _log.debug("the plane is still away: %s", again)
                 pause = min(30.0, pause * 2)
             else:
