@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from lakeshore.cli.jobs import Json
 from lakeshore.cli.where import Where, at_where
 from lakeshore.errors import NotSupported
 from lakeshore.planes.contract import Plane
+
+if TYPE_CHECKING:
+    from lakeshore.planes.health import Finding
 
 
 @at_where
@@ -37,8 +40,8 @@ def backup(
         )
     if url is not None:
         raise NotSupported(
-            f"backup: {url} is no file here. Run it where the control plane keeps its store, "
-            "or name a file: --plane PATH."
+            f"backup: {url} is no file here. Run it where the control plane keeps its store, and name that: "
+            "--plane PATH; a PostgreSQL store has pg_dump --schema=lakeshore."
         )
     with where.plane() as plane:
         assert isinstance(plane, Dispatch)
@@ -65,6 +68,24 @@ def doctor(
 ) -> None:
     """Check this set-up, and say how to mend what is wrong."""
     from lakeshore.cli import tables
+    from lakeshore.planes import health
+
+    try:
+        path = where.not_yet()
+    except ValueError:  # of the environment, and the checks tell it
+        path = None
+    if path is not None:
+        found = f"there are no jobs yet: no file {str(path)!r}"
+        fix = "nothing to do: the first submit or worker makes it; LAKESHORE_HOME names another place"
+        findings = [*health.versions(), health.Finding("plane", "note", found, fix)]
+    else:
+        findings = _examined(where)
+    tables.findings(findings, json=json)
+    if any(finding.state == "fault" for finding in findings):
+        raise typer.Exit(FOUND_FAULTS)
+
+
+def _examined(where: Where) -> list[Finding]:
     from lakeshore.planes.health import examine
 
     opened: list[Plane] = []
@@ -74,7 +95,7 @@ def doctor(
         return opened[-1]
 
     try:
-        findings = list(
+        return list(
             examine(
                 open_plane,
                 start_worker=lambda queue: f"lakeshore worker start --queue {shlex.quote(queue)}",
@@ -85,6 +106,3 @@ def doctor(
         if where != Where():
             for plane in opened:
                 plane.close()
-    tables.findings(findings, json=json)
-    if any(finding.state == "fault" for finding in findings):
-        raise typer.Exit(FOUND_FAULTS)

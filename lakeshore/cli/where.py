@@ -76,10 +76,10 @@ class Where:
         from lakeshore.planes.default import default_plane, is_postgres, open_plane, open_postgres
 
         environment = self.environment()
-        if self.store is None and environment.url is None and not environment.database.exists():
+        if (path := self.not_yet()) is not None:
             raise PlaneUnavailable(
-                f"there are no jobs yet: no file {str(environment.database)!r}. Submit one or start a worker "
-                "first, or check LAKESHORE_HOME."
+                f"there are no jobs yet: no file {str(path)!r}. Submit one or start a worker first, or check "
+                "LAKESHORE_HOME."
             )
         if environment.url is not None and not is_postgres(environment.url):
             _first_contact(environment, environment.url)
@@ -92,6 +92,12 @@ class Where:
         if is_postgres(self.store):
             return open_postgres(self.store, environment.namespace)
         return Dispatch(store_file(self.store, environment), ns=environment.namespace)
+
+    def not_yet(self) -> Path | None:
+        """Return the file of this machine's own plane where that is meant, and nobody has made it yet."""
+        environment = self.environment()
+        is_own = self.store is None and environment.url is None
+        return environment.database if is_own and not environment.database.exists() else None
 
     def environment(self) -> Settings:
         """Return the environment with these options over it."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from lakeshore.errors import LakeshoreError, NotSupported
-from lakeshore.planes.contract import Plane
+from lakeshore.planes.contract import Plane, check_name
 from lakeshore.planes.measures import as_postgres, as_sqlite
 from lakeshore.states import State
 from lakeshore.version import __version__
@@ -86,17 +88,25 @@ def examine(
 
         yield from database_checks(database)
     if not plane.trusted:
-        yield Finding(
-            "trust",
-            "note",
-            "others may write to this plane, so workers refuse by-value functions",
-            "where all who may are trusted to run code on the workers: --allow-pickled"
-            if database is not None
-            else "where it should be yours alone: chmod go-w the file and its directory; "
-            "else: --allow-pickled",
-        )
+        yield _trust(None if file is None else file.path, on_database=database is not None)
     yield from queue_checks(plane, queues, start_worker)
     yield from clock(plane)
+
+
+def _trust(path: Path | None, *, on_database: bool) -> Finding:
+    """Tell who else can have workers run code, and what keeps or lets them."""
+    fix = "where all who may are trusted to run code on the workers: --allow-pickled"
+    if path is not None:
+        found = "others may write to this plane, so workers refuse by-value functions"
+        shut = f"chmod go-w {shlex.quote(str(path))} {shlex.quote(str(path.parent))}"
+        fix = f"where it should be yours alone: {shut}; else: --allow-pickled"
+    elif on_database:
+        found = "others may write to this plane, so workers refuse by-value functions"
+    else:
+        found = (
+            "whoever has a token may submit here, so workers refuse by-value functions unless told otherwise"
+        )
+    return Finding("trust", "note", found, fix)
 
 
 def _mend(error: Exception) -> str | None:
@@ -145,6 +155,11 @@ def queue_checks(
     """Check that each queue with waiting jobs has a worker."""
     now = time.time()
     for queue, counts in sorted(queues.items()):
+        try:
+            check_name(queue, "queue")
+        except ValueError as error:
+            yield Finding("queue", "fault", str(error), "another program wrote it: delete its rows by hand")
+            continue
         workers = plane.workers(queue)
         present = sum(now - worker["seen_at"] <= PRESENT_SECONDS for worker in workers)
         waiting = counts.get("queued", 0)
@@ -154,7 +169,8 @@ def queue_checks(
             found = f"{waiting} queued; a worker last asked: {last}"
             yield Finding(f"queue {queue}", "fault", found, start_worker(queue))
         else:
-            yield Finding(f"queue {queue}", "ok", f"{waiting} queued, {len(workers)} worker(s) known")
+            known = f"{len(workers)} worker{'' if len(workers) == 1 else 's'} known"
+            yield Finding(f"queue {queue}", "ok", f"{waiting} queued, {known}")
 
 
 def _is_busy(plane: Plane, queue: str) -> bool:

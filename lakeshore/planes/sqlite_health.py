@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 LARGE_BYTES: Final = 1024**3
 FREE_BYTES: Final = 256 * 1024**2
 _MIB: Final = 1024**2
+_PIPES: Final = "wake-up pipes"
+_ROWS: Final = {"invocation": "jobs", "journal": "journals", "frame": "frames", "payload": "payloads"}
+"""What people call the rows of a table."""
 
 
 def sqlite_version() -> Finding:
@@ -62,7 +65,8 @@ def row_checks(plane: Dispatch) -> Iterator[Finding]:
     """Check what is in a plane's file, by a few pages of it."""
     seen = _look(plane)
     (size, reusable), rows = seen["pages"][0], dict(seen["estimates"])
-    found = ", ".join(f"{table} about {n:,}" for table, n in rows.items() if n) or "none"
+    counts = [f"{n:,} {_ROWS[table]}" for table, n in rows.items() if n]
+    found = f"about {', '.join(counts)}" if counts else "none"
     if reusable:
         found += f"; {reusable / _MIB:,.1f} of {size / _MIB:,.1f} MiB are free for new rows"
     oldest = seen["oldest_finished"][0][0]
@@ -168,13 +172,13 @@ def _bells(folder: Path) -> Finding:
     try:
         if not is_own_folder(folder):
             found = f"{folder} is not a folder of yours alone, so it is not used; waits look again and again"
-            return Finding("bells", "fault", found, f"remove it: rm -r {folder}")
+            return Finding(_PIPES, "fault", found, f"remove it: rm -r {folder}")
         bells = list(folder.iterdir())
     except FileNotFoundError:
         bells = []
     except OSError as error:
         found = f"{folder} cannot be read: {error.strerror}; waits are found out by looking again"
-        return Finding("bells", "fault", found, f"chown it to yourself, or remove it: rm -r {folder}")
+        return Finding(_PIPES, "fault", found, f"chown it to yourself, or remove it: rm -r {folder}")
     for bell in bells:
         try:
             if not stat.S_ISFIFO(bell.lstat().st_mode):
@@ -186,5 +190,5 @@ def _bells(folder: Path) -> Finding:
     if stale:
         found = f"{stale} of {total} left by killed processes"
         fix = "nothing to do: the next waiting process sweeps them"
-        return Finding("bells", "note", found, fix)
-    return Finding("bells", "ok", f"{total} waiting")
+        return Finding(_PIPES, "note", found, fix)
+    return Finding(_PIPES, "ok", f"{total} in use, none left behind")

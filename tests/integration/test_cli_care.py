@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import apsw
 import pytest
 
 from lakeshore import Dispatch
@@ -66,6 +67,7 @@ def test_backup_refuses_what_exists_and_what_is_no_file(cli, tmp_path):
     code, _, err = cli("backup", tmp_path / "c.sqlite", "--url", "http://127.0.0.1:1")
     assert code == 2
     assert "--plane" in err
+    assert "pg_dump --schema=lakeshore" in err
     assert not (tmp_path / "c.sqlite").exists()
 
 
@@ -161,6 +163,20 @@ def test_doctor_is_well_and_says_what_is_not(cli, plane):
     assert rows["sqlite"]["state"] == "ok"
 
 
+def test_doctor_goes_on_past_a_queue_whose_name_cannot_be(cli, plane, home):
+    plane.submit("gpu", b"x", id="a")
+    plane.submit("z", b"x", id="b")
+    raw = apsw.Connection(str(home / "dispatch.sqlite"))
+    raw.execute("UPDATE invocation SET queue = char(27) || '[31m' WHERE id = 'a'")
+    raw.close()
+    code, out, err = cli("doctor")
+    assert code == 1
+    assert "holds a control character" in out
+    assert "queue z" in out
+    assert "\x1b" not in out + err
+    assert "clock" in out
+
+
 def test_doctor_tells_of_a_plane_that_cannot_be_opened(home, capsys):
     (home / "dispatch.sqlite").write_bytes(b"no database" * 100)
     assert run(["doctor", "--plane", str(home)]) == 1
@@ -168,6 +184,24 @@ def test_doctor_tells_of_a_plane_that_cannot_be_opened(home, capsys):
     assert "FAULT" in out
     assert "no lakeshore database" in out
     assert err == ""
+
+
+def test_doctor_of_a_new_machine_finds_nothing_to_mend(home, capsys):
+    assert run(["doctor"]) == 0
+    out, err = capsys.readouterr()
+    assert f"there are no jobs yet: no file '{home / 'dispatch.sqlite'}'" in out.replace("\n", " ")
+    assert "FAULT" not in out
+    assert err == ""
+    assert not list(home.iterdir())
+    assert run(["doctor", "--json"]) == 0
+    assert {row["check"]: row["state"] for row in json.loads(capsys.readouterr().out)}["plane"] == "note"
+    assert run(["doctor", "--plane", str(home)]) == 2  # one that was named must be there
+
+
+def test_doctor_tells_of_an_environment_that_cannot_be(home, capsys, monkeypatch):
+    monkeypatch.setenv("LAKESHORE_KEEP", "soon")
+    assert run(["doctor"]) == 1
+    assert "'soon' is no duration" in capsys.readouterr().out
 
 
 # -- demo

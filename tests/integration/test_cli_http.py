@@ -39,7 +39,12 @@ def test_every_look_works_by_url(cli, tmp_path):
         assert cli("cancel", "01ABC", *at)[0] == 0
         assert cli("requeue", "01ABC", *at)[0] == 0
         assert ours.plane.count("gpu") == 1
-        assert cli("doctor", *at)[0] == 1  # a queue without a worker
+        code, out, _ = cli("doctor", *at)
+        assert code == 1  # a queue without a worker
+        (trust,) = [row for row in json.loads(out) if row["check"] == "trust"]
+        assert trust["state"] == "note"
+        assert "whoever has a token may submit" in trust["found"]
+        assert "chmod" not in out
         only = ("--only", "a_key_is_submitted_once")
         assert json.loads(cli("conformance", *only, *at)[1])[0]["ok"]
 

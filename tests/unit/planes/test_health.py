@@ -46,7 +46,7 @@ def test_all_is_well_with_a_new_plane(plane):
         "file system",
         "permissions",
         "wal",
-        "bells",
+        "wake-up pipes",
         "clock",
     } <= rows.keys()
 
@@ -114,6 +114,7 @@ def test_files_that_others_may_read_or_write(plane, home):
     rows = found(plane)
     fault(rows["permissions"], "others may write", "chmod 600")
     assert rows["trust"].state == "note"
+    assert f"chmod go-w {plane.path} {home}" in rows["trust"].fix
     os.chmod(plane.path, 0o600)
     os.chmod(home, 0o777)
     fault(found(plane)["permissions"], "directory", "go-w")
@@ -131,10 +132,10 @@ def test_a_large_file_and_a_large_wal(plane, monkeypatch):
 def test_bells_that_killed_processes_left(plane, home):
     folder = home / "dispatch.sqlite-bells"
     os.mkfifo(folder / "00000000.1.0")
-    row = found(plane)["bells"]
+    row = found(plane)["wake-up pipes"]
     assert (row.state, row.found) == ("note", "1 of 1 left by killed processes")
     live = os.open(folder / "00000000.1.0", os.O_RDWR)
-    assert found(plane)["bells"].state == "ok"
+    assert found(plane)["wake-up pipes"].state == "ok"
     os.close(live)
 
 
@@ -143,6 +144,16 @@ def test_a_removed_file(plane):
     (row,) = sqlite_health.file_checks(plane.path)
     fault(row, "removed")
     fault(found(plane)["plane"], str(plane.path))
+
+
+def test_rows_are_told_in_words(plane):
+    assert found(plane)["rows"].found == "none"
+    plane.submit("gpu", b"x", id="a")
+    plane.claim("gpu", "w")
+    rows = found(plane)
+    assert rows["rows"].found.startswith("about 1 jobs")
+    assert rows["queue gpu"].found == "0 queued, 1 worker known"
+    assert rows["wake-up pipes"].found.endswith("in use, none left behind")
 
 
 def test_a_queue_without_a_worker(plane):
@@ -173,11 +184,11 @@ def test_a_clock_that_went_back(plane, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() == 0, reason="root may read any directory")
 def test_bells_of_another(plane, home):
     os.chmod(home / "dispatch.sqlite-bells", 0)
-    fault(found(plane)["bells"], "cannot be read")
+    fault(found(plane)["wake-up pipes"], "cannot be read")
     os.chmod(home / "dispatch.sqlite-bells", 0o700)
 
 
 def test_bells_open_to_others(plane, home):
     (home / "dispatch.sqlite-bells").chmod(0o755)
-    fault(found(plane)["bells"], "not a folder of yours alone", "rm -r")
+    fault(found(plane)["wake-up pipes"], "not a folder of yours alone", "rm -r")
     (home / "dispatch.sqlite-bells").chmod(0o700)
