@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from lakeshore.cli.jobs import Json
+from lakeshore.errors import LakeshoreError
 
 if TYPE_CHECKING:
     from lakeshore.planes.moving import Moved
@@ -73,14 +76,15 @@ def migrate(
                 "--namespace: the store stays open for its other namespaces, so this one cannot be closed in "
                 "it. Give --keep too, and run its workers on TARGET alone from then on."
             )
-    with contextlib.ExitStack() as stack:
-        here = stack.enter_context(_side(source, "SOURCE"))
-        there = stack.enter_context(_side(target, "TARGET"))
-        if dry_run:
-            busy, counts, already = moving.survey(here, there, ns=namespace, again=again)
-            busy = Busy(busy.running, [each for each in busy.workers if not _is_gone(each)])
-            return _could(here, there, busy, counts, already=already, json=json)
-        try:
+    moved = None
+    try:
+        with contextlib.ExitStack() as stack:
+            here = stack.enter_context(_side(source, "SOURCE"))
+            there = stack.enter_context(_side(target, "TARGET"))
+            if dry_run:
+                busy, counts, already = moving.survey(here, there, ns=namespace, again=again)
+                busy = Busy(busy.running, [each for each in busy.workers if not _is_gone(each)])
+                return _could(here, there, busy, counts, already=already, json=json)
             with _progress(quiet=json) as show:
                 moved = moving.move(
                     here,
@@ -92,9 +96,11 @@ def migrate(
                     again=again,
                     is_gone=_is_gone,
                     show=show,
+                    switching=_switching,
                 )
-        except KeyboardInterrupt:
-            _say_stopped(here, there, json=json)
+    except KeyboardInterrupt:
+        if moved is None:
+            _say_stopped(source, target, json=json)
             raise typer.Exit(_INTERRUPTED) from None
     if json:
         tables.value(_in_json(here, there, moved), json=True)
@@ -144,15 +150,51 @@ def _is_gone(worker: dict[str, Any]) -> bool:
     return is_gone(worker)
 
 
-def _say_stopped(here: Side, there: Side, *, json: bool) -> None:
+@contextlib.contextmanager
+def _switching() -> Iterator[None]:
+    """Let the first Ctrl-C wait for the block: it takes a moment, and between its steps nobody can work."""
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, old)
+        typer.echo(
+            "lakeshore: the copy is verified, and is being opened; Ctrl-C again breaks that off", err=True
+        )
+
+    old = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+def _say_stopped(source: str, target: str, *, json: bool) -> None:
+    """Say how a move that was broken off left both, as they say themselves."""
     import json as jsonlib
 
     from lakeshore.cli.terminal import json_text, shown
 
-    message = (
-        f"migrate: stopped. {here.shown} is as it was; what was copied stays in {there.shown}, which is "
-        "closed until the same command, given again, is through."
-    )
+    here, there = _side(source, "SOURCE"), _side(target, "SOURCE")
+    with here as one, there as other:
+        try:
+            at_source, at_target = one.look(), other.look()
+            is_known = True
+        except LakeshoreError:  # TARGET was not begun, or one of them is away
+            at_source, at_target, is_known = None, None, False
+        if at_source is not None and at_source.kind == "to":
+            what = (
+                f"{one.shown} is closed, and {other.shown} not open yet: nobody can work until the same "
+                "command, given again, has opened it, which takes a moment."
+                if at_target is not None
+                else f"The move was through: go on in {other.shown}."
+            )
+        elif is_known and at_target is None:
+            what = "Nothing was done."
+        else:
+            what = (
+                f"{one.shown} is as it was; what was copied stays in {other.shown}, which is closed until "
+                "the same command, given again, is through."
+            )
+    message = f"migrate: stopped. {what}"
     told = {"error": {"code": "interrupted", "message": message}}
     text = json_text(jsonlib.dumps(told, ensure_ascii=False)) if json else f"lakeshore: {shown(message)}"
     typer.echo(text, err=True)

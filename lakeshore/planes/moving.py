@@ -8,6 +8,7 @@ from then on: at no moment can a job be claimed from both.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,17 @@ import msgpack
 
 from lakeshore.errors import DispatchError
 from lakeshore.planes import protocol
-from lakeshore.planes.moving_side import INVOCATION, TABLES, Busy, Gate, Row, Selection, Side, Table
+from lakeshore.planes.moving_side import (
+    INVOCATION,
+    PRESENT_SECONDS,
+    TABLES,
+    Busy,
+    Gate,
+    Row,
+    Selection,
+    Side,
+    Table,
+)
 from lakeshore.planes.store_within import RESERVED
 from lakeshore.states import State
 
@@ -124,6 +135,7 @@ def move(
     again: bool = False,
     is_gone: Callable[[dict[str, Any]], bool] = lambda worker: False,
     show: Show = lambda what, done, total: None,
+    switching: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Moved:
     """Move `source` into `target`, or go on with a move that was broken off.
 
@@ -144,6 +156,8 @@ def move(
         Tells of a worker that asked for jobs a moment ago whether its process has ended.
     show : callable
         Told of the progress.
+    switching : callable
+        Makes what holds the two steps that close the one and open the other: between them both are closed.
 
     Raises
     ------
@@ -162,7 +176,9 @@ def move(
         with source.still():
             if at_source is None and not lapse and source.busy(ns).running:
                 continue  # claimed between the look and the lock
-            moved = _move(source, target, ns, keep=keep, at=(at_source, at_target), show=show)
+            moved = _move(
+                source, target, ns, keep=keep, at=(at_source, at_target), show=show, switching=switching
+            )
         moved.seconds = time.monotonic() - began
         return moved
 
@@ -240,8 +256,8 @@ def _is_through(
         return False
     raise DispatchError(
         f"migrate: {source.shown} was moved to {target.shown} before, and what is there now is another "
-        "store: made anew since, or one that was put back. Jobs that have ended since would run again. If that is "
-        "meant, give --again."
+        "store: made anew since, or one that was put back. Jobs that have ended since would run again. If "
+        "that is meant, give --again."
     )
 
 
@@ -278,6 +294,7 @@ def _drained(
 
 
 _FIX: Final = (
+    f"(Who ended elsewhere counts for {PRESENT_SECONDS:g} s after it last asked.) "
     "Stop the workers (lakeshore worker stop), or give --wait SECONDS; --running lapse goes on as if they "
     "had died, and their jobs run again."
 )
@@ -287,10 +304,12 @@ def told(busy: Busy) -> str:
     """Return who works at a store, in words."""
     parts = []
     if busy.running:
-        some = ", ".join(f"{row[1]} ({row[2]!r}, held by {row[3]!r})" for row in busy.running[:5])
+        running = sorted(busy.running, key=lambda row: row[:2])
+        some = ", ".join(f"{row[1]} ({row[2]!r}, held by {row[3]!r})" for row in running[:5])
         parts.append(f"{len(busy.running)} running: {some}{', …' if len(busy.running) > 5 else ''}")
     if busy.workers:
-        some = ", ".join(f"{each['worker_id']!r} on {each['queue']!r}" for each in busy.workers[:5])
+        workers = sorted(busy.workers, key=lambda each: (str(each["worker_id"]), str(each["queue"])))
+        some = ", ".join(f"{each['worker_id']!r} on {each['queue']!r}" for each in workers[:5])
         parts.append(f"{len(busy.workers)} at work: {some}{', …' if len(busy.workers) > 5 else ''}")
     return "; ".join(parts)
 
@@ -303,6 +322,7 @@ def _move(
     keep: bool,
     at: tuple[Gate | None, Gate | None],
     show: Show,
+    switching: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Moved:
     """Copy, verify, close the source, open the target; in that order, within a source that stands still."""
     at_source, at_target = at
@@ -327,10 +347,13 @@ def _move(
             if theirs.rows % _SHOWN_EVERY == 0:
                 show("verifying", theirs.rows, ours.rows)
     _same(source, target, ours, theirs, is_whole=is_whole)
-    if at_source is None and not keep:
-        source.close_for(Gate("to", target.shown, ns, now))
     if not is_whole:
-        target.finish(high)
+        target.settle()
+    with switching():
+        if at_source is None and not keep:
+            source.close_for(Gate("to", target.shown, ns, now))
+        if not is_whole:
+            target.finish(high)
     moved.rows, moved.payload_bytes = ours.told(), ours.body_bytes
     moved.closed = at_source is not None or not keep
     moved.keeps_files = (RESERVED, "invocation") in moved.rows

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from lakeshore.errors import DispatchError
+from lakeshore.errors import DispatchError, PlaneUnavailable
 
 Row = tuple[Any, ...]
 """A row of a table, the namespace that it belongs to first."""
@@ -113,6 +113,14 @@ class Gate:
         )
 
 
+def without_note(shown: str) -> PlaneUnavailable:
+    """Return what is said of a store that is closed, and does not hold why."""
+    return PlaneUnavailable(
+        f"open: {shown} was closed by `lakeshore migrate`, and its note of where it was moved is gone: it "
+        "was altered by hand. Restore a backup."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which rows are meant: of one namespace with what servers keep about it, or (None) all."""
@@ -193,6 +201,9 @@ class Side(ABC):
         DispatchError
             When it was filled, or began to be filled from another store, since `look`.
         """
+
+    def settle(self) -> None:  # noqa: B027 - most have nothing to do
+        """Do what a filled target wants before it is opened, and may take long."""
 
     @abstractmethod
     def finish(self, high: Row) -> None:

@@ -15,7 +15,17 @@ from psycopg.pq import TransactionStatus
 
 from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes import migrations, postgres_address, postgres_schema, statements
-from lakeshore.planes.moving_side import PRESENT_SECONDS, TABLES, Busy, Gate, Row, Selection, Side, Table
+from lakeshore.planes.moving_side import (
+    PRESENT_SECONDS,
+    TABLES,
+    Busy,
+    Gate,
+    Row,
+    Selection,
+    Side,
+    Table,
+    without_note,
+)
 from lakeshore.planes.postgres import PostgresDispatch
 from lakeshore.planes.postgres_connection import Session, unavailable
 from lakeshore.planes.postgres_database import Database
@@ -205,13 +215,16 @@ class PostgresSide(Side):
         told = {"kind": gate.kind, "other": gate.other, "ns": gate.ns, "at": gate.at, "said": gate.said}
         raw.execute(self._sql["note"], told)
 
-    def finish(self, high: Row) -> None:
-        """Set the highest numbers and open it to everybody."""
+    def settle(self) -> None:
+        """Gather statistics."""
         with self._saying():
             self._run("gather")
-            with self._writing("begin") as raw:
-                raw.execute(self._sql["set_high"], {"seq": high[0], "jid": high[1]})
-                self._run("open")
+
+    def finish(self, high: Row) -> None:
+        """Set the highest numbers and open it to everybody."""
+        with self._saying(), self._writing("begin") as raw:
+            raw.execute(self._sql["set_high"], {"seq": high[0], "jid": high[1]})
+            self._run("open")
 
     def close(self) -> None:
         """Close the sessions."""
@@ -223,7 +236,8 @@ class PostgresSide(Side):
 
     def _gate(self) -> Gate:
         row = self._opened().execute(self._sql["gate"]).fetchone()
-        assert row is not None
+        if row is None:
+            raise without_note(self.shown)
         return Gate(*row)
 
     def _version(self) -> postgres_schema.Version:

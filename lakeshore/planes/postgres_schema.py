@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import migrations, postgres_statements, statements
 from lakeshore.planes.migrations import Migration
-from lakeshore.planes.moving_side import CLOSED
+from lakeshore.planes.moving_side import CLOSED, without_note
 from lakeshore.planes.postgres_address import Address
 from lakeshore.planes.postgres_connection import Connection
 
@@ -61,8 +61,11 @@ def version_of(tx: Connection, address: Address) -> Version:
     oldest = int(tx.rows("version", {})[0][0] or 1)
     found = max(oldest, int((tx.rows("newest_step", {})[0][0] if noted else None) or 1))
     if oldest == CLOSED:
-        said = tx.raw.execute(statements.load("moving_postgres.sql")["said"]).fetchone()
-        raise PlaneUnavailable(f"open: {address}: {said[0] if said else 'this store is closed.'}")
+        sql = statements.load("moving_postgres.sql")
+        said = tx.raw.execute(sql["said"]).fetchone() if tx.raw.execute(sql["has_gate"]).fetchone() else None
+        if said is None:
+            raise without_note(str(address))
+        raise PlaneUnavailable(f"open: {address}: {said[0]}")
     if oldest > newest:
         raise PlaneUnavailable(
             f"open: {address} was made by a newer lakeshore (schema {found}, for those that know schema "

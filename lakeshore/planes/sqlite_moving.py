@@ -27,6 +27,7 @@ from lakeshore.planes.moving_side import (
     Selection,
     Side,
     Table,
+    without_note,
 )
 from lakeshore.planes.sqlite import PAGE_BYTES
 from lakeshore.planes.sqlite_connection import Connection, refuse_old_sqlite, unavailable
@@ -69,7 +70,7 @@ class SqliteSide(Side):
         with self._saying():
             tx = self._opened()
             if tx.raw.pragma("user_version") == CLOSED:
-                return Gate(*tx.rows("gate", {})[0])
+                return self._gate(tx)
             if not sqlite_schema.is_plane(tx.raw, self._path):
                 if self._is_target:
                     return None
@@ -176,11 +177,17 @@ class SqliteSide(Side):
             with self._writing():
                 found = None
                 if tx.raw.pragma("user_version") == CLOSED:
-                    found = Gate(*tx.rows("gate", {})[0])
+                    found = self._gate(tx)
                 else:
                     sqlite_schema.make(tx.raw, self._path)
                 gate.refuse_other(found, sum(tx.rows("counts", {})[0]), self.shown)
                 self._note(tx, gate)
+
+    def _gate(self, tx: Connection) -> Gate:
+        rows = tx.rows("gate", {}) if tx.rows("has_gate", {}) else []
+        if not rows:
+            raise without_note(repr(self.shown))
+        return Gate(*rows[0])
 
     def _note(self, tx: Connection, gate: Gate) -> None:
         if tx.rows("has_gate", {}):

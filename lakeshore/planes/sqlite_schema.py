@@ -16,7 +16,7 @@ import apsw
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.planes import migrations, statements
 from lakeshore.planes.migrations import Migration
-from lakeshore.planes.moving_side import CLOSED
+from lakeshore.planes.moving_side import CLOSED, without_note
 from lakeshore.planes.sqlite_connection import unavailable
 
 APPLICATION_ID = 0x6C6B7368
@@ -71,8 +71,11 @@ def is_plane(raw: apsw.Connection, path: Path | None) -> bool:
     if raw.pragma("application_id") == APPLICATION_ID:
         version, newest = raw.pragma("user_version"), migrations.newest(_ENGINE)
         if version == CLOSED:
-            said = raw.execute(statements.load("moving_sqlite.sql")["said"]).fetchone()
-            raise PlaneUnavailable(f"open: {str(path)!r}: {said[0] if said else 'this store is closed.'}")
+            sql = statements.load("moving_sqlite.sql")
+            said = raw.execute(sql["said"]).fetchone() if raw.execute(sql["has_gate"]).fetchone() else None
+            if said is None:
+                raise without_note(repr(str(path)))
+            raise PlaneUnavailable(f"open: {str(path)!r}: {said[0]}")
         if version > newest:
             raise PlaneUnavailable(
                 f"open: {str(path)!r} was made by a newer lakeshore (schema {version}, this one "
@@ -135,6 +138,8 @@ def version_of(path: Path) -> Version:
     PlaneUnavailable
         When it is not there, cannot be read, or is no plane.
     """
+    if path.exists() and not path.is_file():
+        raise PlaneUnavailable(f"open: {str(path)!r} is no file. Name a SQLite file.")
     try:
         raw = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 
+import apsw
 import moved_store
 import postgres_server
 import pytest
@@ -436,7 +437,100 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("kind", ["file", "database"])
+def test_ctrl_c_at_the_switch_is_held_once_and_told_as_it_is(
+    cli, source, tmp_path, monkeypatch, kind, presses
+):
+    """Between the two steps both are closed: the first Ctrl-C waits for them, the second is told so."""
+    target = tmp_path / "b.sqlite" if kind == "file" else postgres_server.shared().fresh()
+    engine = SqliteSide if kind == "file" else PostgresSide
+    finish = engine.finish
+
+    def pressed(side, high):
+        for _ in range(presses):
+            signal.raise_signal(signal.SIGINT)
+        finish(side, high)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "finish", pressed)
+        code, out, err = cli(source, target)
+    assert "Ctrl-C again breaks that off" in err
+    with pytest.raises(PlaneUnavailable, match="was moved to"):
+        Dispatch(source)
+    if presses == 1:
+        assert code == 0
+        assert "the same on both sides" in out
+    else:
+        assert code == 130
+        assert "not open yet: nobody can work until the same command, given again" in " ".join(err.split())
+        assert cli(source, target)[0] == 0
+    with Dispatch(target) if kind == "file" else PostgresDispatch(target) as plane:
+        assert plane.count("q") > 0
+
+
+def test_ctrl_c_once_it_is_through_does_not_hide_the_report(cli, source, tmp_path, monkeypatch):
+    close = SqliteSide.close
+
+    def pressed(side):
+        close(side)
+        if side._is_target:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SqliteSide, "close", pressed)
+    code, out, _ = cli(source, tmp_path / "b.sqlite")
+    assert code == 0
+    assert "the same on both sides" in out
+
+
+def test_ctrl_c_while_it_waits_has_done_nothing(cli, source, tmp_path, monkeypatch):
+    with Dispatch(source) as plane:
+        plane.claim("q", "busy", lease=60)
+
+    def pressed(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(moving.time, "sleep", pressed)
+    code, out, err = cli(source, tmp_path / "b.sqlite", "--wait", "60")
+    assert code == 130
+    assert "is as it was" in " ".join(err.split())
+    assert not (tmp_path / "b.sqlite").exists()
+
+
 # -- hostile values
+
+
+@pytest.mark.parametrize("kind", ["file", "database"])
+@pytest.mark.parametrize("gone", ["DELETE FROM {}", "DROP TABLE {} CASCADE"])
+def test_a_closed_store_whose_note_is_gone_is_refused_everywhere(source, tmp_path, capsys, kind, gone):
+    new = tmp_path / "new.sqlite"
+    if kind == "file":
+        move(source, tmp_path / "b.sqlite")
+        altered = source
+        raw = apsw.Connection(str(source))
+        raw.execute(gone.removesuffix(" CASCADE").format("moving"))
+        raw.close()
+    else:
+        altered = postgres_server.shared().fresh()
+        move(source, altered)
+        move(altered, tmp_path / "b.sqlite")
+        with psycopg.connect(altered, autocommit=True) as raw:
+            raw.execute(gone.format("lakeshore.moving"))
+    before = moved_store.rows_of_file(altered) if kind == "file" else None
+    for words in (
+        ["db", "status", "--store", altered],
+        ["db", "migrate", "--store", altered],
+        ["migrate", altered, new],
+        ["migrate", tmp_path / "b.sqlite", altered],
+        ["ls", "--plane", altered],
+        ["doctor", "--plane", altered],
+    ):
+        assert run([*map(str, words)]) in (1, 3)
+        out, err = capsys.readouterr()
+        assert "its note of where it was moved is gone" in " ".join((out + err).split()), words
+        assert "fault of lakeshore" not in out + err
+    assert not new.exists()
+    assert before is None or moved_store.rows_of_file(altered) == before
 
 
 _TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20).filter(

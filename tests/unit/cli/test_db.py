@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,16 @@ def test_a_database_is_made_and_brought_up_to_date(tmp_path: Path, capfd: pytest
     assert "(lakeshore)" in shown, "its sessions"
     assert told(capfd, "status", "--plane", dsn)["pending"] == []
     assert told(capfd, "sql", "--plane", dsn) == {"sql": ""}
+
+
+@pytest.mark.parametrize("verb", ["status", "sql", "migrate"])
+def test_what_is_no_file_is_not_waited_for(
+    tmp_path: Path, verb: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Opening a pipe that nobody writes to would wait for ever."""
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    assert run(["db", verb, "--store", str(tmp_path / "pipe.sqlite")]) == 3
+    assert "is no file" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("to", ["file", "database"])
