@@ -25,6 +25,7 @@ from lakeshore.planes.postgres_connection import CLASHES, Connection, is_away, u
 from lakeshore.planes.postgres_database import Database
 from lakeshore.planes.postgres_prune import PruningByDays
 from lakeshore.planes.store import Store
+from lakeshore.planes.store_producers import Vanished
 
 _CLASHES = 50
 _PAUSE = (0.05, 0.4)
@@ -210,7 +211,7 @@ class PostgresDispatch(PruningByDays, Store):
                 if database.plain:
                     raise unavailable(self._address, error) from error
                 database.forget_prepared()
-            except CLASHES as error:
+            except (*CLASHES, Vanished) as error:
                 clashes += 1
                 if clashes > _CLASHES:
                     raise unavailable(self._address, error) from error

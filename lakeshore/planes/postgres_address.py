@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import psycopg
 from psycopg import conninfo
@@ -24,6 +24,11 @@ _DEFAULTS = {
 """A peer that went without a word is noticed within 20 s, so that a call has time left to try another."""
 _SEVERAL = {"target_session_attrs": "read-write"}
 """Of several hosts the one that takes writes is meant."""
+_NO_PARAMETERS = (
+    *("pool_size", "max_overflow", "pool_timeout", "pool_recycle", "connection_limit", "pgbouncer", "schema"),
+    *("currentSchema", "charset", "ssl", "sslaccept", "prepared_statements", "statement_cache_size"),
+)
+"""What other programs put into an address."""
 _HINT = "Give postgresql://user:password@host:5432/database; write @ : / ? # % in a password as %40 %3A %2F …"
 
 
@@ -68,11 +73,17 @@ def read(dsn: object) -> Address:
     ValueError
         When it is none. The message repeats nothing of it: what is misread may be a piece of the password.
     """
+    if isinstance(dsn, str) and (scheme := re.match(r"postgres(?:ql)?\+[a-z0-9]+(?=://)", dsn)):
+        raise ValueError(f"dsn: {scheme[0]}:// is the spelling of another program. Write postgresql://…")
     if not isinstance(dsn, str) or not dsn.startswith(_SCHEMES) or "\0" in dsn:
         raise ValueError(f"dsn: wants an address postgresql://…, got {type(dsn).__name__}. {_HINT}")
     try:
         given: dict[str, Any] = dict(conninfo.conninfo_to_dict(dsn))
     except (psycopg.ProgrammingError, UnicodeError):
+        named = {name for name, _ in parse_qsl(dsn.partition("?")[2], keep_blank_values=True)}
+        if foreign := sorted(named.intersection(_NO_PARAMETERS)):
+            told = f"dsn: {', '.join(foreign)} in it is no parameter of PostgreSQL's. Leave it out."
+            raise ValueError(told) from None
         raise ValueError(f"dsn: this address cannot be read. {_HINT}") from None
     host = str(given.get("host") or os.environ.get("PGHOST") or given.get("hostaddr") or "")
     port = str(given.get("port") or "")

@@ -18,6 +18,7 @@ from lakeshore.planes import postgres_statements
 from lakeshore.planes.engine import Transaction
 from lakeshore.planes.postgres_address import Address
 from lakeshore.planes.postgres_marks import Marks
+from lakeshore.planes.store_producers import Vanished
 
 R = TypeVar("R")
 FRAMES = 2000
@@ -243,6 +244,22 @@ def unavailable(address: Address, error: Exception) -> DispatchError:
     start = f"{address}: {text}"
     if isinstance(error, psycopg.Error) and error.sqlstate == MOVED:
         return PlaneUnavailable(f"{address}: {error.diag.message_primary}")
+    if isinstance(error, Vanished):
+        return PlaneUnavailable(
+            f"{address}: the number that a new job gets is taken, as after a restore without sequences. Call "
+            "setval('lakeshore.invocation_seq_seq', …) with the highest seq of lakeshore.invocation. Nothing "
+            "was submitted."
+        )
+    if isinstance(error, (said.DuplicateTable, said.DuplicateObject, said.DuplicateFunction)):
+        return PlaneUnavailable(
+            f"{start}. The schema lakeshore holds what another program made: give lakeshore a database of "
+            "its own."
+        )
+    if isinstance(error, said.RaiseException):
+        return PlaneUnavailable(
+            f"{start}. A trigger that is not lakeshore's refuses this: look for it on the tables of the "
+            "schema lakeshore."
+        )
     if isinstance(error, said.DiskFull):
         return PlaneUnavailable(f"{start}. Make space and try again. Nothing acknowledged is lost.")
     if isinstance(error, said.QueryCanceled):

@@ -54,6 +54,7 @@ _SESSION = " ".join(
         "statement_timeout": "0",
         "default_transaction_read_only": "off",
         "search_path": "pg_catalog",
+        "default_tablespace": "",  # a table in partitions is refused one
         "extra_float_digits": "1",
         "array_nulls": "on",
         "standard_conforming_strings": "on",  # off, psycopg spoils the bytes that an array holds

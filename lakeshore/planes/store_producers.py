@@ -13,6 +13,10 @@ INLINE_BYTES = 1024
 """Envelopes and results up to this size live in their row; larger ones beside it."""
 
 
+class Vanished(DispatchError):
+    """What a submit met was gone when it was looked for: where writers run side by side it is made again."""
+
+
 class Producers(Engine):
     """Queue jobs, take them back, queue them again."""
 
@@ -104,7 +108,10 @@ class Producers(Engine):
             existing = tx.rows("find_key", params)
             if existing:
                 return str(existing[0][0])
-        queue, envelope = tx.rows("find_id", params)[0]
+        found = tx.rows("find_id", params)
+        if not found:
+            raise Vanished(f"submit: what invocation {params['id']!r} met is gone. Submit it again.")
+        queue, envelope = found[0]
         if queue == params["queue"] and envelope == params["envelope"]:
             return str(params["id"])
         raise DispatchError(

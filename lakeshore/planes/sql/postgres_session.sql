@@ -16,6 +16,7 @@ SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = '30s';
 SET LOCAL idle_in_transaction_session_timeout = '60s';
 SET LOCAL search_path = pg_catalog;
+SET LOCAL default_tablespace = '';
 SET LOCAL extra_float_digits = 1;
 SET LOCAL array_nulls = on;
 SET LOCAL standard_conforming_strings = on;
