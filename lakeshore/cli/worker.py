@@ -118,7 +118,14 @@ def _checked(arguments: list[str]) -> list[str]:
     arguments = _at_plane(arguments)
     parser = daemon.parser()
     flags = parser.parse_args(arguments)
-    daemon.check(parser, flags)
+    environment = daemon.check(parser, flags)
+    root = flags.root or environment.root
+    if root is not None and not Path(root).expanduser().exists():
+        option = "--root" if flags.root else "LAKESHORE_ROOT"
+        raise typer.BadParameter(
+            f"{option} {str(root)!r}: there is no such directory. Make it, or mend the name: after a slip "
+            "nobody would find what jobs write."
+        )
     if flags.token:
         os.environ["LAKESHORE_CLIENT_TOKEN"] = flags.token
     kept, _tokens = _taken_out("--token", arguments)

@@ -332,6 +332,16 @@ def test_a_token_is_handed_on_by_environment_never_by_argument(monkeypatch):
     assert os.environ["LAKESHORE_CLIENT_TOKEN"] == "other"
 
 
+def test_a_root_that_is_not_there_is_refused_and_not_made(monkeypatch, tmp_path, capsys):
+    root = tmp_path / "dta"
+    assert run(["worker", "start", "--queue", "gpu", "--root", str(root)]) == 2
+    assert f"--root '{root}': there is no such directory" in capsys.readouterr().err
+    monkeypatch.setenv("LAKESHORE_ROOT", str(root))
+    assert run(["worker", "once", "--queue", "gpu"]) == 2
+    assert f"LAKESHORE_ROOT '{root}': there is no such directory" in capsys.readouterr().err
+    assert not root.exists()
+
+
 @pytest.mark.parametrize("flag", ["--plane", "--store", "--store-file"])
 def test_a_workers_store_goes_by_the_environment(monkeypatch, tmp_path, flag):
     from lakeshore.cli.worker import _checked
