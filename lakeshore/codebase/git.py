@@ -139,8 +139,9 @@ class Repository:
     def state(self) -> tuple[Any, ...]:
         """Return what differs whenever the tree may: HEAD, and each changed or new file with its stamp."""
         head = _run(self.top, ["rev-parse", "-q", "--verify", "HEAD"], {}, check=False).stdout
-        changed = _run(self.top, ["ls-files", "-z", "-o", "-m", "--exclude-standard"], {}).stdout
-        stamps = [(each, _stamp(self.top, each)) for each in sorted(set(changed.split(b"\0")))]
+        listed = _run(self.top, ["ls-files", "-z", "-v", "-c", "-o", "-m", "--exclude-standard"], {}).stdout
+        changed = {row[2:] for row in _names(listed) if not row.startswith(b"H ")}
+        stamps = [(each, _stamp(self.top, each)) for each in sorted(changed)]
         staged = _run(self.top, ["diff-index", "--cached", "-z", "HEAD"], {}, check=False).stdout
         return head, staged, tuple(stamps)
 
@@ -150,7 +151,16 @@ def _stamp(top: Path, name: bytes) -> tuple[int, ...] | None:
         found = (top / os.fsdecode(name)).lstat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
+
+
+def _copied_index(index: Path, copy: Path) -> None:
+    """Copy an index with its time: git holds what was edited in the second of its `git add` against it."""
+    with index.open("rb") as source, copy.open("xb") as target:
+        shutil.copyfileobj(source, target)
+        target.flush()
+        when = os.stat(source.fileno())  # of the file that was read: another may have its name by now
+        os.utime(copy, ns=(when.st_atime_ns, when.st_mtime_ns))
 
 
 class Look:
@@ -167,7 +177,7 @@ class Look:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(objects),
         }
         with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(index, scratch / "index")
+            _copied_index(index, scratch / "index")
         self.snapshot = self._take()
 
     def _git(self, *args: str, input: bytes | None = None, check: bool = True) -> Any:
@@ -201,6 +211,7 @@ class Look:
 
     def _stage(self, ignore: list[str], notes: list[str]) -> None:
         """Bring the changed and the new files into our index."""
+        self._look_at_all()
         new = _names(self._git("ls-files", "-z", "-o", "--exclude-standard", *ignore).stdout)
         nested = [name for name in new if name.endswith(b"/")]
         if nested:
@@ -219,6 +230,15 @@ class Look:
                 "--stdin",
                 input=b"".join(name + b"\0" for name in dict.fromkeys((*new, *changed))),
             )
+
+    def _look_at_all(self) -> None:
+        """Have git look at the files too that the user's index tells it to take for unchanged."""
+        listed = _names(self._git("ls-files", "-z", "-v", "-c").stdout)
+        unseen = [row[2:] for row in listed if row[:1].islower() or row[:1] == b"S"]
+        there = b"".join(name + b"\0" for name in unseen if _stamp(self._top, name) is not None)
+        if there:  # what a sparse checkout left out stays as HEAD has it
+            for flag in ("--no-assume-unchanged", "--no-skip-worktree"):
+                self._git("update-index", flag, "-z", "--stdin", input=there)
 
     def _line(self, *args: str) -> str:
         return str(self._git(*args, check=args[0] == "write-tree").stdout.decode("utf-8", "replace").strip())
@@ -348,7 +368,7 @@ def _refuse_large(sizes: list[tuple[str, int]]) -> None:
 
 def _size(top: Path, name: bytes) -> int:
     stamp = _stamp(top, name)
-    return 0 if stamp is None else stamp[1]
+    return 0 if stamp is None else stamp[2]
 
 
 def _names(listing: bytes) -> list[bytes]:

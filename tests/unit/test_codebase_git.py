@@ -119,6 +119,50 @@ def test_the_stamp_of_a_dirty_tree_is_that_of_the_commit_it_becomes(repo: Path) 
     assert clean["dirty"] is False
 
 
+def test_what_was_edited_in_the_moment_of_its_commit_ships_as_it_is_now(repo: Path, tmp_path: Path) -> None:
+    run(repo, "config", "core.trustctime", "false")
+    moment = 1_700_000_000_000_000_000
+
+    def written(text: str) -> None:
+        (repo / "mod.py").write_text(text)
+        os.utime(repo / "mod.py", ns=(moment, moment))
+
+    written("x = 3\n")
+    run(repo, "commit", "-qam", "two")
+    os.utime(repo / ".git/index", ns=(moment, moment))
+    clean, state = ship(repo)[0], Repository(repo).state()
+    written("x = 4\n")  # git's index knows size and time, both as before: only the index's own time tells
+    assert Repository(repo).state() != state
+    stamp, _, _ = ship(repo, tmp_path / "out")
+    assert (tmp_path / "out/mod.py").read_text() == "x = 4\n"
+    assert (stamp["dirty"], clean["dirty"]) == (True, False)
+    assert run(repo, "status", "--porcelain") == " M mod.py\n"
+
+
+@pytest.mark.parametrize("flag", ["assume-unchanged", "skip-worktree"])
+def test_what_git_was_told_not_to_look_at_ships_as_it_is(repo: Path, tmp_path: Path, flag: str) -> None:
+    run(repo, "update-index", f"--{flag}", "mod.py")
+    repository = Repository(repo)
+    state = repository.state()
+    (repo / "mod.py").write_text("x = 22\n")
+    assert repository.state() != state
+    before = everything(repo)
+    assert ship(repo, tmp_path / "out")[0]["dirty"] is True
+    assert everything(repo) == before
+    assert (tmp_path / "out/mod.py").read_text() == "x = 22\n"
+
+
+def test_what_a_sparse_checkout_left_out_ships_as_head_has_it(repo: Path, tmp_path: Path) -> None:
+    (repo / "sub").mkdir()
+    (repo / "sub/far.py").write_text("z = 1\n")
+    run(repo, "add", "-A")
+    run(repo, "commit", "-qm", "two")
+    run(repo, "sparse-checkout", "set", "--no-cone", "/*", "!/sub/")
+    assert not (repo / "sub/far.py").exists()
+    assert ship(repo, tmp_path / "out")[0]["dirty"] is False
+    assert (tmp_path / "out/sub/far.py").read_text() == "z = 1\n"
+
+
 def test_a_lock_of_the_user_is_no_hindrance(repo: Path) -> None:
     (repo / "mod.py").write_text("x = 2\n")
     (repo / ".git/index.lock").touch()
