@@ -366,6 +366,7 @@ STATUSES: Final[dict[str, int]] = {
     "too_many": 429,
     LakeshoreError.code: 500,
     PlaneUnavailable.code: 503,
+    "plane_moved": 503,
     "storage_full": 507,
 }
 """Error code -> status."""

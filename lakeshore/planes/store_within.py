@@ -23,6 +23,7 @@ from lakeshore.planes.contract import (
     check_spec,
 )
 from lakeshore.planes.engine import Transaction, check_bytes, check_whole
+from lakeshore.planes.moving_side import CLOSED
 from lakeshore.planes.store import Store
 from lakeshore.planes.store_journals import _SEQ_LIMIT, _stem
 
@@ -142,6 +143,15 @@ class Within(Store):
             tx.rows("spare", {"until": self._lease_clock() + seconds, "boot": self._lease_epoch()})
 
         self._write(work, durable=False)
+
+    def moved(self) -> str | None:
+        """Return what `lakeshore migrate` says of a store that it closed, None for one that is open."""
+
+        def look(tx: Transaction) -> list[tuple[Any, ...]]:
+            return tx.rows("moved_where", {}) if tx.rows("shown_version", {})[0][0] == CLOSED else []
+
+        said = self._read(look)
+        return str(said[0][0]) if said else None
 
     def holder(self, inv_id: str) -> Holder | None:
         """Return who holds an invocation, None when there is none of this id."""

@@ -132,6 +132,13 @@ class Hearing:
             for ear in list(ears):
                 ear.ring()
 
+    def send_away(self, away: bool) -> None:
+        """Wake everyone, and let nobody wait until it is over."""
+        if away:
+            self.drain()
+        else:
+            self.draining = False
+
     @contextlib.contextmanager
     def ear(self, topic: str, peek: Callable[[], bool], *, one: bool = False) -> Iterator[Ear]:
         """Register an ear for the block."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -9,7 +11,7 @@ from starlette.routing import Route
 from lakeshore.errors import LakeshoreError
 from lakeshore.planes import protocol
 from lakeshore.server.answers import PROTOCOL, Refusal, in_json, refused
-from lakeshore.server.metrics import MEDIA
+from lakeshore.server.metrics import MEDIA, PATIENCE
 from lakeshore.server.openapi import document
 from lakeshore.server.serving import ADMINS, Answered, Call, Serving
 
@@ -21,12 +23,26 @@ def routes(serving: Serving) -> list[Route]:
         request.scope["lakeshore.route"] = "/healthz"
         return in_json({"ok": True})
 
+    looks: list[asyncio.Future[object]] = []
+
+    async def look() -> None:
+        """Ask the store something; one look at a time, however many probes ask."""
+        if not looks or looks[0].done():
+            looks[:] = [asyncio.ensure_future(serving.read(serving.plane(serving.ns).holder, "0"))]
+        done, _ = await asyncio.wait(looks, timeout=PATIENCE)
+        if not done:
+            told = f"the store has not answered within {PATIENCE:g} s."
+            raise Refusal("plane_unavailable", told, retry_after=1)
+        await looks[0]
+
     async def readyz(request: Request) -> Response:
         request.scope["lakeshore.route"] = "/readyz"
         try:
+            if serving.moved is not None:
+                raise Refusal("plane_moved", "the store is closed: it was moved, or is being filled.")
             if serving.draining:
                 raise Refusal("plane_unavailable", "the server is about to stop.", retry_after=1)
-            await serving.read(serving.plane(serving.ns).holder, "0")
+            await look()
             serving.metrics.warm()
         except (Refusal, LakeshoreError) as exc:
             return refused(request, exc)

@@ -51,6 +51,8 @@ _FORGET_SECONDS: Final = 30 * 86400.0
 _FORGET_FIRST: Final = 600.0
 """A server that is started again every day removes what is old, too."""
 _FORGET_EVERY: Final = 6 * 3600.0
+_MOVED_SECONDS: Final = 1.0
+"""How often it is looked whether the store was moved."""
 
 
 @dataclass(slots=True)
@@ -125,6 +127,7 @@ class Serving:
         self.tokens, self.notes = Tokens(engine), Notes(engine)
         self.hearing = Hearing(engine)
         self.metrics = Metrics(self)
+        self.moved: str | None = None
         self.started_at = time.time()
         self.every_so_often: list[Callable[[], None]] = [
             functools.partial(self.notes.forget, older_than=_FORGET_SECONDS)
@@ -134,7 +137,7 @@ class Serving:
         self._writers: ThreadPoolExecutor | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._lookers: ThreadPoolExecutor | None = None
-        self._forgetting: asyncio.Task[None] | None = None
+        self._chores: list[asyncio.Task[None]] = []
         self._was_away, self._sparing = True, asyncio.Lock()
 
     # -- the life of a server ---------------------------------------------------
@@ -151,13 +154,15 @@ class Serving:
         self._was_away = True
         with contextlib.suppress(PlaneUnavailable):  # then with the first write that it takes
             await self._spare()
-        self._forgetting = asyncio.get_running_loop().create_task(self._forget_now_and_then())
+        for chore in (self._forget_now_and_then(), self._look_where_it_is()):
+            self._chores.append(asyncio.get_running_loop().create_task(chore))
         try:
             yield
         finally:
-            self._forgetting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._forgetting
+            for task in self._chores:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
             await self.hearing.close()
             self._writers.shutdown(wait=True)
             self._readers.shutdown(wait=True)
@@ -182,6 +187,17 @@ class Serving:
                     await self.write(chore)
                 except (DispatchError, OSError, ValueError) as exc:  # the store is away, say; there is time
                     _log.warning("what is old was not removed (%s: %s)", type(exc).__name__, exc)
+
+    async def _look_where_it_is(self) -> None:
+        """Note a store that `lakeshore migrate` closed: reads would go on to show what it was."""
+        while True:
+            await asyncio.sleep(_MOVED_SECONDS)
+            with contextlib.suppress(DispatchError):  # away: whoever asks is told
+                was, self.moved = self.moved, await self.read(self.plane(self.ns).moved)
+                if was is None and self.moved is not None:
+                    _log.error("%s", self.moved)
+                if (was is None) is not (self.moved is None):
+                    self.hearing.send_away(self.moved is not None)
 
     # -- the store --------------------------------------------------------------
 
@@ -245,9 +261,10 @@ class Serving:
         Raises
         ------
         Refusal
-            When there is no token, or none that is good (401).
+            When there is no token, or none that is good (401); when the store was moved (503).
         """
         if not self.options.auth:
+            self._refuse_moved()
             return None
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         text = text.strip()
@@ -260,10 +277,15 @@ class Serving:
         token = self.tokens.remembered(text) or await self.read(self.tokens.find, text)
         if token is None:
             raise revoked()
+        self._refuse_moved()
         if self.tokens.used(token):
             await self.write(self.tokens.note_use, token)
         request.scope["lakeshore.token"] = token.id
         return token
+
+    def _refuse_moved(self) -> None:
+        if self.moved is not None:
+            raise Refusal("plane_moved", self.moved)
 
     async def still_good(self, call: Call) -> bool:
         """Whether a call's token is still good; for one that is open for long, before it is told more."""

@@ -13,13 +13,16 @@ import pytest
 
 from lakeshore import HttpDispatch
 from lakeshore.conformance import check
+from lakeshore.planes import moving
+from lakeshore.planes.sqlite_moving import SqliteSide
 from lakeshore.planes.store_notes import Notes
 from lakeshore.planes.store_tokens import EVERYWHERE, Tokens
 from lakeshore.planes.store_within import RESERVED
-from lakeshore.server import Options, create_app
+from lakeshore.server import Options, create_app, serving
 from lakeshore.server.run import background
 
 postgres = pytest.importorskip("lakeshore.planes.postgres", reason="no psycopg: the extra postgres brings it")
+PostgresSide = pytest.importorskip("lakeshore.planes.postgres_moving").PostgresSide
 
 
 @pytest.fixture
@@ -129,6 +132,27 @@ def test_many_are_looked_at(two):
     told = there.look({claimed.id: (1, False)}, {claimed.id: told.rows[claimed.id][0]}, hold=10)
     assert told.journals == {claimed.id: ([], True)}
     timer.join()
+
+
+def test_a_server_whose_database_was_moved_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "_MOVED_SECONDS", 0.1)
+    dsn = postgres_server.shared().fresh()
+    with contextlib.closing(postgres.PostgresDispatch(dsn)) as plane:
+        plane.submit("gpu", b"e", id="a")
+        app = create_app(plane, Options(auth=False))
+        with background(app) as url:
+            assert httpx.get(f"{url}/v1/namespaces/default/queues", trust_env=False).status_code == 200
+            with (
+                contextlib.closing(PostgresSide(dsn)) as here,
+                contextlib.closing(SqliteSide(tmp_path / "b.sqlite", is_target=True)) as there,
+            ):
+                moving.move(here, there)
+            end = time.monotonic() + 10
+            while app.serving.moved is None and time.monotonic() < end:
+                time.sleep(0.02)
+            answer = httpx.get(f"{url}/v1/namespaces/default/queues", trust_env=False)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "plane_moved")
+            assert f"was moved to {tmp_path / 'b.sqlite'}" in answer.json()["error"]["message"]
 
 
 def test_a_server_that_starts_hears_the_holders_first():

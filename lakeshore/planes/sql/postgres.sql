@@ -366,3 +366,10 @@ FROM jsonb_array_elements(:names::jsonb) WITH ORDINALITY AS each (told, place) L
 SELECT id, state, queue, attempt, fence, losses, worker_id, error, priority, not_before, started_at, finished_at
 FROM jsonb_array_elements_text(:names::jsonb) AS each (name) CROSS JOIN LATERAL (
     SELECT * FROM invocation WHERE ns = :ns AND id = name OFFSET 0) AS found;
+
+-- name: shown_version
+-- What moving_side.CLOSED is compared with, by a plane that was open before.
+SELECT max(version) FROM schema_version;
+
+-- name: moved_where
+SELECT said FROM lakeshore.moving;

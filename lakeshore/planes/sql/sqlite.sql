@@ -171,3 +171,10 @@ FROM json_each(:names) AS each LEFT JOIN journal ON journal.ns = :ns AND journal
 SELECT invocation.id, state, queue, attempt, fence, losses, worker_id, error, priority,
     not_before, started_at, finished_at
 FROM json_each(:names) AS each CROSS JOIN invocation ON ns = :ns AND invocation.id = each.value;
+
+-- name: shown_version
+-- What moving_side.CLOSED is compared with, by a plane that was open before.
+SELECT user_version FROM pragma_user_version;
+
+-- name: moved_where
+SELECT said FROM moving;
