@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lakeshore.errors import LakeshoreError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakeshore.server.serving import Serving
 
 QUEUES: Final = 500
-"""Queues that have lines of their own, of all namespaces; the deepest. The rest are added up."""
+"""Queues that have lines of their own, the deepest of all that a scrape shows. The rest are added up."""
 OTHERS: Final = "(others)"
 STORE_SECONDS: Final = 10.0
 """How long what was measured of the store is shown."""
@@ -54,7 +54,6 @@ class Metrics:
             registry=self._registry,
         )
         self._gauges = _Gauges(serving)
-        self._registry.register(self._gauges)
 
     def note(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count one request."""
@@ -65,29 +64,36 @@ class Metrics:
         """Begin to look at the store, so that the first scrape need not wait for it."""
         self._gauges.warm()
 
-    def text(self) -> bytes:
-        """Return all of them."""
-        return generate_latest(self._registry)
+    def text(self, ns: str | None = None) -> bytes:
+        """Return all of them; of the jobs only those of `ns`, where one is given."""
+        return generate_latest(_Scrape([*self._registry.collect(), *self._gauges.collect(ns)]))
 
 
-class _Gauges(Collector):
+class _Scrape(Collector):
+    """What one scrape is told."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        """Return it."""
+        return self._families
+
+
+class _Gauges:
     """What is looked up when it is asked for."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._store = Aged(lambda: list(measures(serving.engine)), lambda seen, cost: STORE_SECONDS)
 
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Nothing beforehand: the names are in `collect`."""
-        return []
-
     def warm(self) -> None:
         """Begin to look at what takes long."""
         counting(self._serving.plane(self._serving.ns)).begin()
         self._store.begin()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges as they are now, or were not long ago."""
+    def collect(self, ns: str | None) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges as they are now, or were not long ago; the jobs of `ns`, or of all."""
         serving = self._serving
         for name, told, value in (
             ("lakeshore_streams", "Open streams.", float(serving.streams)),
@@ -102,17 +108,17 @@ class _Gauges(Collector):
             yield _gauge(name, told, value)
         up = 1.0
         try:
-            yield from self._jobs()
+            yield from self._jobs(ns)
             yield from self._measured()
         except LakeshoreError as error:
             up = 0.0
             _log.warning("metrics: the store was not measured (%s: %s)", type(error).__name__, error)
         yield _gauge("lakeshore_store_up", "1 where the store answered.", up)
 
-    def _jobs(self) -> Iterator[GaugeMetricFamily]:
+    def _jobs(self, only: str | None) -> Iterator[GaugeMetricFamily]:
         """Yield the queues' lines: the deepest, and what the others come to."""
         age, depths = 0.0, []
-        for ns in self._serving.namespaces():
+        for ns in self._serving.namespaces() if only is None else [only]:
             looked = counts(self._serving.plane(ns), PATIENCE)
             age = max(age, looked.age)
             depths += [(ns, queue, states) for queue, states in looked.value.items()]
@@ -129,7 +135,9 @@ class _Gauges(Collector):
             for state, n in states.items():
                 jobs.add_metric((ns, queue, state), float(n))
         yield jobs
-        yield _gauge("lakeshore_queues", "Queues that have jobs, of all namespaces.", float(len(depths)))
+        yield _gauge(
+            "lakeshore_queues", "Queues that have jobs, of all namespaces shown.", float(len(depths))
+        )
         yield _gauge("lakeshore_jobs_age_seconds", "How long ago the jobs were counted.", age)
 
     def _measured(self) -> Iterator[GaugeMetricFamily]:

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from lakeshore.errors import LakeshoreError
 from lakeshore.planes import protocol
+from lakeshore.planes.store_tokens import EVERYWHERE
 from lakeshore.server.answers import PROTOCOL, Refusal, in_json, refused
 from lakeshore.server.metrics import MEDIA, PATIENCE
 from lakeshore.server.openapi import document
@@ -53,7 +54,8 @@ def routes(serving: Serving) -> list[Route]:
         return in_json(document(auth=serving.options.auth))
 
     async def metrics(call: Call) -> Response:
-        return Response(await serving.read(serving.metrics.text), headers=PROTOCOL, media_type=MEDIA)
+        ns = None if call.token is None or call.token.ns == EVERYWHERE else call.token.ns
+        return Response(await serving.read(serving.metrics.text, ns), headers=PROTOCOL, media_type=MEDIA)
 
     return [
         Answered("/healthz", healthz, methods=["GET"]),

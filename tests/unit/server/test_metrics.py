@@ -150,6 +150,28 @@ def test_more_queues_than_lines(served, monkeypatch):
     assert value(scraped(served.url), "lakeshore_queues") == 7
 
 
+def test_an_admin_of_one_namespace_is_told_of_no_other(guarded, monkeypatch):
+    monkeypatch.setattr(metrics, "QUEUES", 1)
+    for ns, n in (("a", 3), ("b", 1)):
+        producer = guarded.token("producer", ns)
+        for k in range(n):
+            assert guarded.submit(f"{ns}-{k}", ns, token=producer).status_code == 200
+    of_b = guarded.tokens.create(ns="b", role="admin")[0]
+    answer = guarded.get("/metrics", token=of_b)
+    families = checked(answer.text)
+    assert {tuple(sample.labels.values()) for sample in families["lakeshore_jobs"].samples} == {
+        ("b", "gpu", "queued")
+    }
+    assert value(families, "lakeshore_queues") == 1
+    assert not re.search('"(a|default)"', answer.text)
+    everywhere = checked(guarded.get("/metrics", token=guarded.token("admin")).text)
+    assert {sample.labels["namespace"] for sample in everywhere["lakeshore_jobs"].samples} == {
+        "a",
+        metrics.OTHERS,
+    }
+    assert value(everywhere, "lakeshore_queues") == 2
+
+
 def test_hostile_names_of_queues_are_escaped(served):
     names = ['a"b', "back\\slash", "{x} 1", "naïve 用户 🌊", metrics.OTHERS]
     for n, name in enumerate(names):
