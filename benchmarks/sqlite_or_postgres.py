@@ -1,13 +1,16 @@
-"""SQLite and PostgreSQL side by side, to choose between them: one client, four workers, a result's way.
+"""SQLite and PostgreSQL side by side, to choose between them: one client, four workers, a result's way, room.
 
 Run: ``python benchmarks/sqlite_or_postgres.py postgresql://… [FOLDER]``. The file is made in FOLDER, a
 temporary one by default, which wants to be on the database's disk; the database keeps a namespace of its own.
-Both wait for the disk at every commit. Rates depend on that disk and on the cores: quote ratios.
+Both wait for the disk at every commit, unless the first line says otherwise. Rates depend on that disk and
+on the cores: quote ratios.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import platform
 import statistics
 import sys
 import tempfile
@@ -16,6 +19,9 @@ import time
 import uuid
 from pathlib import Path
 
+import apsw
+import psycopg
+
 from lakeshore import Dispatch, Submission
 from lakeshore.planes.contract import ClaimSpec
 from lakeshore.planes.default import open_postgres
@@ -23,6 +29,7 @@ from lakeshore.planes.store import Store
 
 BODY = b"e" * 200
 JOBS = 2000
+ROOM = 5000
 
 
 def opened(store: str, ns: str) -> Store:
@@ -94,17 +101,57 @@ def way(store: str, ns: str) -> float:
     return statistics.median(times) * 1000
 
 
+def room(store: str, ns: str) -> float:
+    """Return how many bytes an ended job takes, without arguments, result or frames."""
+    before = size(store)
+    with opened(store, ns) as plane:
+        plane.submit_many("room", [Submission(envelope=b"", id=f"room-{n}") for n in range(ROOM)])
+        held = plane.claim("room", "w")
+        while held is not None:
+            held = plane.ack(held.id, "w", fence=held.fence, next=ClaimSpec("room"))
+    return (size(store) - before) / ROOM
+
+
+def size(store: str) -> int:
+    """Return the bytes that a store's tables and indexes take."""
+    if not store.startswith("postgres"):
+        return Path(store).stat().st_size
+    with psycopg.connect(store) as raw:
+        row = raw.execute(
+            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
+            "WHERE relnamespace = 'lakeshore'::regnamespace AND relkind IN ('r', 'p')"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def conditions(store: str) -> str:
+    """Return what the figures hang on."""
+    with psycopg.connect(store) as raw:
+        rows = raw.execute(
+            "SELECT current_setting('server_version'), current_setting('fsync'), "
+            "current_setting('synchronous_commit')"
+        ).fetchall()
+    version, fsync, commit = rows[0]
+    return (
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; SQLite "
+        f"{apsw.sqlite_lib_version()}; PostgreSQL {version}, fsync {fsync}, synchronous_commit {commit}"
+    )
+
+
 def main() -> None:
     """Print a line a figure, both engines in it."""
     ns = f"bench-{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(dir=sys.argv[2] if len(sys.argv) > 2 else None) as folder:
         stores = {"SQLite": str(Path(folder, "jobs.sqlite")), "PostgreSQL": sys.argv[1]}
+        print(conditions(sys.argv[1]))
         print(f"{'':<38}{'SQLite':>10}{'PostgreSQL':>12}")
         for name, unit, measured in (
             ("submits, one client", "jobs/s", submits),
             ("taken and ended, one worker", "jobs/s", lambda store, ns: drained(store, ns, 1)),
             ("taken and ended, four workers", "jobs/s", lambda store, ns: drained(store, ns, 4)),
             ("submit to result, median", "ms", way),
+            ("an ended job", "bytes", room),
         ):
             values = [measured(store, ns) for store in stores.values()]
             shown = "".join(
