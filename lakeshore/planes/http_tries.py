@@ -289,6 +289,9 @@ class Tries:
             said = f"it answered {outcome.status}"
             if isinstance(outcome, Answer) and outcome.status == 500:
                 said += f": {self.snippet(outcome.body)}"
+            code, message = _error_of(outcome.body) if isinstance(outcome, Answer) else ("", "")
+            if code == "plane_moved":
+                return Setback(self.secret.scrub(message).rstrip("."), False, hopeless=True)
             setback = Setback(said, not busy, at_least=_retry_after(outcome.headers), busy=busy)
         else:
             self._trouble = None

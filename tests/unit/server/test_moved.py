@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lakeshore import HttpDispatch, PlaneUnavailable
 from lakeshore.planes import moving
 from lakeshore.planes.moving_side import Gate
 from lakeshore.planes.sqlite_moving import SqliteSide
@@ -52,6 +53,16 @@ def test_whoever_asks_is_told_where_it_is(guarded, tmp_path):
         assert (answer.status_code, answer.told["error"]["code"]) == (503, "plane_moved")
         assert f"was moved to {tmp_path / 'b.sqlite'}" in answer.told["error"]["message"]
         assert "retry-after" not in answer.headers
+    with contextlib.closing(HttpDispatch(guarded.url, token=producer, timeout=30)) as plane:
+        for verb in (
+            plane.queues,
+            lambda: plane.submit("gpu", b"e", id="c"),
+            lambda: plane.result("a", timeout=30),
+        ):
+            began = time.monotonic()
+            with pytest.raises(PlaneUnavailable, match=r"was moved to .* Go on there"):
+                verb()
+            assert time.monotonic() - began < 5
     ready = guarded.get("/readyz")
     assert ready.status_code == 503
     assert str(tmp_path) not in ready.text  # whoever has no token is not told where
