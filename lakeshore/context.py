@@ -229,7 +229,8 @@ class RunContext:
         Raises
         ------
         KeyContractError
-            Naming the first key that was not returned, or whose file does not exist.
+            Naming the first key that was not returned, whose file does not exist, that is no file or
+            folder, or that a link leads out of the root. A link to what lies within the root is good.
         """
         if not self._written:
             return
@@ -258,6 +259,12 @@ class RunContext:
                 raise KeyContractError(
                     f"key {key!r} was returned but there is no file at {str(path)!r}. "
                     "Write to the path that run.write gave, or do not ask for the key."
+                )
+            inside(path.parents[full.count("/")], full, "key", key)
+            if not (path.is_file() or path.is_dir()):
+                raise KeyContractError(
+                    f"key {key!r} was returned, and {str(path)!r} is a pipe, a socket or a device. "
+                    "Write a regular file, or a folder (dir=True)."
                 )
 
 

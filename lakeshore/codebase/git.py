@@ -159,7 +159,7 @@ def _copied_index(index: Path, copy: Path) -> None:
     with index.open("rb") as source, copy.open("xb") as target:
         shutil.copyfileobj(source, target)
         target.flush()
-        when = os.stat(source.fileno())  # of the file that was read: another may have its name by now
+        when = os.fstat(source.fileno())  # of the file that was read: another may have its name by now
         os.utime(copy, ns=(when.st_atime_ns, when.st_mtime_ns))
 
 

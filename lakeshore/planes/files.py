@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +20,8 @@ from urllib.parse import quote, unquote
 from lakeshore.codebase.archive import Entry, pack
 from lakeshore.codebase.names import Names
 from lakeshore.codebase.unpack import Bounds, unpack
-from lakeshore.errors import DispatchError
+from lakeshore.errors import DispatchError, KeyContractError
+from lakeshore.keys import inside
 from lakeshore.planes.protocol_files import FILE, FOLDER
 
 FILES: Final = "files"
@@ -85,13 +87,15 @@ def publish(channel: Channel, inv_id: str, fence: int, root: Path, keys: Iterabl
     ------
     ClaimLost
         When the claim of this fence is no longer current: what the next attempt wrote stays as it is.
+    KeyContractError
+        When one is missing, a pipe, a socket or a device, or a link leads it out of the root.
     DispatchError
         When one is too large, changes while it is sent, or is a folder that holds more than plain files.
     PlaneUnavailable
         When the control plane does not answer.
     """
     for full in keys:
-        with _opened(root / full, full) as (file, media):
+        with _opened(inside(root, full, "key", full), full) as (file, media):
             size, digest = _measured(file)
             claim = (inv_id, fence)
             channel.put_file(JOBS, job_key(inv_id, full), file, size, digest, media, claim=claim)
@@ -141,7 +145,7 @@ def fetch(channel: Channel, storage: str, key: str, target: Path) -> bool:
 def _opened(path: Path, full: str) -> Iterator[tuple[BinaryIO, str]]:
     """Give what is stored for a path: the file itself, or a folder's archive."""
     if not path.is_dir():
-        with path.open("rb") as file:
+        with _plain(path, full) as file:
             yield file, FILE
         return
     with tempfile.TemporaryFile(prefix="lakeshore-folder-") as archive:
@@ -174,11 +178,27 @@ def _entries(top: Path, full: str) -> Iterator[Entry]:
                 yield Entry(relative, folder=True)
             else:
                 found = path.stat()
-                yield Entry(relative, found.st_size, _parts(path), bool(found.st_mode & 0o100))
+                yield Entry(relative, found.st_size, _parts(path, full), bool(found.st_mode & 0o100))
 
 
-def _parts(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+def _plain(path: Path, full: str) -> BinaryIO:
+    """Open a regular file, and nothing that would have whoever opens it wait for another."""
+    try:
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    except OSError as exc:
+        why = exc.strerror
+    else:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+        why = "is a pipe, a socket or a device"
+    raise KeyContractError(
+        f"key {full!r}: {str(path)!r} cannot be stored: {why}. Write a regular file, or a folder."
+    )
+
+
+def _parts(path: Path, full: str) -> Iterator[bytes]:
+    with _plain(path, full) as file:
         while part := file.read(_READ):
             yield part
 

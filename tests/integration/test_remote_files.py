@@ -206,6 +206,45 @@ def test_a_folder_that_cannot_travel_fails_its_job_with_the_reason(q: SyncQueue,
         q.result(inv)
 
 
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+@pytest.mark.parametrize("yields", [False, True], ids=["returned", "yielded"])
+def test_only_regular_files_within_the_root_are_stored(
+    q: SyncQueue, tmp_path: Path, isolation: str, yields: bool
+) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "secret").write_text("s")
+    secret = str(tmp_path / "secret")
+
+    def job(kind):
+        import os
+        import socket
+
+        path = run.write(kind)
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            before = os.getcwd()  # noqa: PTH109
+            os.chdir(path.parent)  # a socket's name has room for few letters
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(kind)
+            os.chdir(before)
+        else:
+            path.symlink_to(secret)
+        return kind
+
+    def stream(kind):
+        yield job(kind)
+
+    kinds = {"pipe": "pipe, a socket", "socket": "socket|No such device", "link": "leads out of the root"}
+    for kind, said in kinds.items():
+        inv = q.submit(thunk(stream if yields else job, kind).with_options(transport="pickle"))
+        work(q, tmp_path / "root", isolation=isolation)
+        with pytest.raises(InvocationFailed, match=f"'{kind}'.*({said})"):
+            q.result(inv, timeout=5)
+        with pytest.raises(FileNotFoundError):
+            q.fetch(inv, kind)
+
+
 def test_a_local_plane_fetches_from_where_it_lies(tmp_path: Path) -> None:
     with Dispatch(":memory:") as plane:
         q = SyncQueue("files", dispatch=plane)

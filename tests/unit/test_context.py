@@ -227,6 +227,30 @@ def test_a_returned_key_without_a_file_is_named(tmp_path):
             context.check_keys("a.txt")
 
 
+@pytest.mark.parametrize("prefix", ["", "p/q"])
+def test_a_returned_key_is_a_file_within_the_root(tmp_path, prefix):
+    root = tmp_path / "root"
+    (tmp_path / "secret").write_text("s")
+    (root / "d").mkdir(parents=True)
+    (root / "real").write_text("r")
+    makers = {
+        "pipe": os.mkfifo,
+        "out": lambda path: path.symlink_to(tmp_path / "secret"),
+        "folder_out": lambda path: path.symlink_to(tmp_path),
+        "device": lambda path: path.symlink_to(os.devnull),
+    }
+    for kind, make in makers.items():
+        with written(root, prefix) as context:
+            make(context.write(f"d/{kind}"))
+            with pytest.raises(KeyContractError, match=f"'d/{kind}'.*(is a pipe|leads out of the root)"):
+                context.check_keys(f"d/{kind}")
+    with written(root, prefix) as context:
+        context.write("d/in").symlink_to(root / "real")
+        with scope("", root=tmp_path / "another"):
+            run.write("x/y").write_text("1")
+        context.check_keys(["d/in", "x/y"])
+
+
 def test_a_returned_string_that_was_never_written_is_data(tmp_path):
     with written(tmp_path) as context:
         context.check_keys(["no", "key"])
