@@ -50,6 +50,17 @@ def kubernetes() -> Iterator[tuple[str, dict[str, Any]]]:
             yield path.name, document
 
 
+def pods() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return each object that makes pods, by its name, with the template of them."""
+    found = {}
+    for _, thing in kubernetes():
+        spec = thing.get("spec", {})
+        template = spec.get("jobTemplate", {}).get("spec", spec).get("template", {})
+        if "spec" in template:
+            found[thing["metadata"]["name"]] = (thing, template)
+    return found
+
+
 def unit(name: str) -> list[tuple[str, str]]:
     """Return a systemd unit's settings in order, without its sections."""
     lines = (DEPLOY / "systemd" / name).read_text("utf-8").splitlines()
@@ -170,6 +181,7 @@ class Example:
     probe: list[str] = field(default_factory=list)
     server_env: dict[str, str] = field(default_factory=dict)
     worker_env: dict[str, str] = field(default_factory=dict)
+    prune: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -200,6 +212,10 @@ def of_compose(folder: Path, dsn: str) -> Example:
     }
     services = compose()["services"]
     env = {"LAKESHORE_HOME": "/var/lib/lakeshore"}
+    nightly = re.search(
+        r"docker compose run --rm setup (.*)", (DEPLOY / "compose" / "compose.yaml").read_text()
+    )
+    assert nightly is not None
     return Example(
         "compose",
         Machine(folder, places),
@@ -211,20 +227,17 @@ def of_compose(folder: Path, dsn: str) -> Example:
         probe=services["server"]["healthcheck"]["test"][1:],
         server_env=env,
         worker_env=env,
+        prune=nightly[1].split(),
     )
 
 
 def of_kubernetes(folder: Path, dsn: str) -> Example:
     secrets, port, state = with_secrets(folder / "made", dsn), free_port(), folder / "state"
     state.mkdir()
-    pods = {
-        thing["metadata"]["name"]: thing["spec"]["template"]["spec"]
-        for _, thing in kubernetes()
-        if thing["kind"] in ("Deployment", "Job")
-    }
+    made = {name: template["spec"] for name, (thing, template) in pods().items() if "postgres" not in name}
     told = (DEPLOY / "kubernetes" / "kustomization.yaml").read_text()
     kept = dict(re.findall(r"--from-file=(\w+)=secrets/(\w+)", told))
-    for name, pod in pods.items():
+    for name, pod in made.items():
         for volume in pod["volumes"]:
             secret = volume.get("secret")
             if secret is None:
@@ -235,7 +248,7 @@ def of_kubernetes(folder: Path, dsn: str) -> Example:
                 shutil.copy(secrets[kept[key]], at)
 
     def words(name: str) -> list[str]:
-        (container,) = pods[name]["containers"]
+        (container,) = made[name]["containers"]
         found = container.get("command") or container["args"]
         return [word.replace("/run/secrets", str(folder / "pods" / name)) for word in found]
 
@@ -256,6 +269,7 @@ def of_kubernetes(folder: Path, dsn: str) -> Example:
         {role: secrets[f"{role}_token"] for role in ("admin", "worker", "producer")},
         server_env=env,
         worker_env=env,
+        prune=words("lakeshore-prune"),
     )
 
 
@@ -309,5 +323,6 @@ def of_systemd(folder: Path, dsn: str) -> Example:
         {role: secrets[f"{role}_token"] for role in ("admin", "worker", "producer")},
         queue="gpu",
         server_env=env(server),
+        prune=started(unit("lakeshore-prune.service"), "ExecStart")[0],
         worker_env={**env(worker), "LAKESHORE_URL": f"http://127.0.0.1:{port}"},
     )

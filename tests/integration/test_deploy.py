@@ -21,6 +21,7 @@ from integration.deployed import (
     documents,
     free_port,
     kubernetes,
+    pods,
     unit,
     until,
     with_defaults,
@@ -152,19 +153,14 @@ def test_every_manifest_is_as_its_schema_wants(thing: dict) -> None:
 def test_kustomize_puts_them_together() -> None:
     made = ok(tool("kubectl", "it puts the manifests together"), "kustomize", DEPLOY / "kubernetes")
     assert made.count("namespace: lakeshore") >= 12
+    images = set(re.findall(r"image: (\S+)", made)) - {"postgres:17"}
+    assert images == {"registry.example.com/team/lakeshore:latest"}
 
 
-def pods() -> list[tuple[str, dict, dict]]:
-    found = []
-    for _, thing in kubernetes():
-        template = thing.get("spec", {}).get("template", {})
-        if "spec" in template:
-            found.append((thing["metadata"]["name"], thing, template["spec"]))
-    return found
-
-
-@pytest.mark.parametrize(("name", "thing", "pod"), pods(), ids=[name for name, *_ in pods()])
-def test_every_pod_keeps_to_the_restricted_profile(name: str, thing: dict, pod: dict) -> None:
+@pytest.mark.parametrize("name", pods())
+def test_every_pod_keeps_to_the_restricted_profile(name: str) -> None:
+    thing, template = pods()[name]
+    pod = template["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -182,7 +178,7 @@ def test_every_pod_keeps_to_the_restricted_profile(name: str, thing: dict, pod: 
 
 
 def test_there_is_time_to_drain() -> None:
-    by_name = {name: pod for name, _, pod in pods()}
+    by_name = {name: template["spec"] for name, (_, template) in pods().items()}
     grace = next(
         float(word.partition("=")[2])
         for word in by_name["lakeshore-worker"]["containers"][0]["args"]
@@ -203,8 +199,8 @@ def test_the_scaler_and_the_selectors_name_what_there_is() -> None:
     things = [thing for _, thing in kubernetes()]
     named = {(thing["kind"], thing.get("metadata", {}).get("name")) for thing in things}
     labels = {
-        name: thing["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"]
-        for name, thing, _ in pods()
+        name: template["metadata"]["labels"]["app.kubernetes.io/name"]
+        for name, (_, template) in pods().items()
     }
     for thing in things:
         if thing["kind"] in ("Service", "PodDisruptionBudget"):
@@ -240,14 +236,20 @@ def test_systemd_takes_the_unit_and_finds_it_closed(name: str, tmp_path: Path) -
     analyze = tool("systemd-analyze", "it checks the units")
     text = (DEPLOY / "systemd" / name).read_text("utf-8")
     (tmp_path / name).write_text(text.replace("/opt/lakeshore/bin", str(BIN)))
+    if name.endswith(".timer"):
+        service = (DEPLOY / "systemd" / name).with_suffix(".service")
+        (tmp_path / service.name).write_text(service.read_text().replace("/opt/lakeshore/bin", str(BIN)))
     said = subprocess.run(
         [analyze, "verify", "--man=no", f"./{name}"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert said.returncode == 0 and name not in said.stderr, said.stderr
+    if name.endswith(".timer"):
+        ok(analyze, "calendar", dict(unit(name))["OnCalendar"])
+        return
     ok(analyze, "security", "--offline=yes", "--threshold=20", "--no-pager", f"./{name}", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("name", ["lakeshore-server.service", "lakeshore-worker@.service"])
 def test_a_unit_is_stopped_by_one_signal_and_has_time(name: str) -> None:
     told = dict(unit(name))
     assert (told["KillMode"], told["KillSignal"]) == ("mixed", "SIGTERM"), (
@@ -256,6 +258,13 @@ def test_a_unit_is_stopped_by_one_signal_and_has_time(name: str) -> None:
     grace = re.search(r"--grace (\d+)", told["ExecStart"])
     assert int(told["TimeoutStopSec"]) >= (int(grace[1]) + 30 if grace else 30)
     assert told["RestartPreventExitStatus"] == "2"
+
+
+def test_the_prune_is_the_servers_user_and_closed_as_the_server_is() -> None:
+    server, prune = (unit(f"lakeshore-{name}.service") for name in ("server", "prune"))
+    for key in ("User", "DynamicUser", "StateDirectory", "UMask"):
+        assert dict(server)[key] == dict(prune)[key], key  # else the state would change hands
+    assert set(server[server.index(("NoNewPrivileges", "yes")) : -1]) <= set(prune)
 
 
 def test_the_array_script_has_time_to_drain() -> None:

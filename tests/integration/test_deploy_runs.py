@@ -30,7 +30,8 @@ from integration.deployed import (
     until,
 )
 
-from lakeshore import Dispatch, HttpDispatch, SyncQueue, thunk
+from lakeshore import Dispatch, HttpDispatch, SyncQueue, settings, thunk
+from lakeshore.cli.serve import open_store
 from lakeshore.planes.store_tokens import Tokens
 from lakeshore.server import create_app
 from lakeshore.server.run import background
@@ -122,6 +123,25 @@ def test_the_commands_do_what_they_are_for(example: Example, tmp_path: Path) -> 
         machine.start("worker", example.worker, **example.worker_env)
         asking.join(40)
         assert told == ["done"], machine.said("worker")
+
+
+def test_the_nightly_prune_deletes_what_ended_long_ago(example: Example, home: Path) -> None:
+    machine = example.machine
+    for words in example.setup:
+        machine.run(words, **example.server_env)
+    at = re.search(r"--store-file (\S+)", machine.here(" ".join(example.prune)))
+    assert at is not None
+    store = Path(at[1]).read_text().strip()
+    with contextlib.closing(open_store(store, settings.read())) as plane:
+        for id in ("ended", "waits"):
+            plane.submit("gpu", b"", id=id)
+        plane.cancel("ended")
+        assert "0 jobs deleted" in machine.run(example.prune, **example.server_env)
+        at_once = [word.replace("30d", "0s") for word in example.prune]
+        assert at_once != example.prune
+        assert "1 job deleted" in machine.run(at_once, **example.server_env)
+        assert plane.get("ended") is None
+        assert plane.get("waits")["state"] == "queued"
 
 
 def test_the_scaler_reads_the_depth_of_a_queue(tmp_path: Path) -> None:
