@@ -80,16 +80,16 @@ class _Noted(Within):
 
     def _prune_rest(self, older_than: float) -> None:
         super()._prune_rest(older_than)
-        asked: dict[str, Any] = {"ns": self._ns, "cut": self._now() - older_than, "since": -(2**62)}
+        asked: dict[str, Any] = {"ns": self._ns, "cut": self._now() - older_than, "after": ""}
         while silent := self._read(lambda tx: tx.rows("silent_notes", asked)):
-            self._write(lambda tx, jids=silent: _drop(tx, jids, asked["cut"]))  # type: ignore[misc]
-            asked["since"] = silent[-1][0]
+            self._write(lambda tx, notes=silent: _drop(tx, notes, asked["cut"]))  # type: ignore[misc]
+            asked["after"] = silent[-1][1]
 
     def _prune_topics(self, tx: Transaction, cut: float) -> int:
         return 0  # topics here are notes
 
 
-def _drop(tx: Transaction, jids: list[tuple[int]], cut: float) -> None:
-    for (jid,) in jids:
+def _drop(tx: Transaction, notes: list[tuple[Any, ...]], cut: float) -> None:
+    for jid, _ in notes:
         if tx.changed("prune_note", {"jid": jid, "cut": cut}):
             tx.rows("prune_topic_frames", {"jid": jid})

@@ -136,14 +136,6 @@ class Within(Store):
         """Return seconds until `queue` has a job to take, 0 or less when there is one, 1 at most."""
         return self._due_in(queue)
 
-    def spare(self, seconds: float) -> None:
-        """Let no lease of the store lapse for so long: its holders could not speak, and are to be heard."""
-
-        def work(tx: Transaction) -> None:
-            tx.rows("spare", {"until": self._lease_clock() + seconds, "boot": self._lease_epoch()})
-
-        self._write(work, durable=False)
-
     def moved(self) -> str | None:
         """Return what `lakeshore migrate` says of a store that it closed, None for one that is open."""
 

@@ -28,6 +28,7 @@ from lakeshore.planes import protocol
 from lakeshore.planes.protocol_values import SMALL_LIMIT
 from lakeshore.planes.store import Store
 from lakeshore.planes.store_notes import Notes
+from lakeshore.planes.store_sparing import Sparing
 from lakeshore.planes.store_tokens import EVERYWHERE, Token, Tokens
 from lakeshore.planes.store_within import Presence, Within, check_namespace, name_of
 from lakeshore.server import bodies
@@ -52,7 +53,7 @@ _FORGET_FIRST: Final = 600.0
 """A server that is started again every day removes what is old, too."""
 _FORGET_EVERY: Final = 6 * 3600.0
 _MOVED_SECONDS: Final = 1.0
-"""How often it is looked whether the store was moved."""
+"""How often it is looked whether the store was moved, and noted how long it was served."""
 
 
 @dataclass(slots=True)
@@ -138,7 +139,8 @@ class Serving:
         self._readers: ThreadPoolExecutor | None = None
         self._lookers: ThreadPoolExecutor | None = None
         self._chores: list[asyncio.Task[None]] = []
-        self._was_away, self._sparing = True, asyncio.Lock()
+        self._was_away, self._sparing, self._spared = True, asyncio.Lock(), Sparing(engine)
+        self._counting = False
 
     # -- the life of a server ---------------------------------------------------
 
@@ -198,6 +200,8 @@ class Serving:
                     _log.error("%s", self.moved)
                 if (was is None) is not (self.moved is None):
                     self.hearing.send_away(self.moved is not None)
+                if self._counting and self.moved is None:
+                    self._counting = await self.write(self._spared.served, _MOVED_SECONDS)
 
     # -- the store --------------------------------------------------------------
 
@@ -250,8 +254,8 @@ class Serving:
         """
         async with self._sparing:
             if self._was_away:
-                await self._run(self._writers, self.plane(self.ns).spare, REJOIN_SECONDS)
-                self._was_away = False
+                await self._run(self._writers, self._spared.begin, REJOIN_SECONDS)
+                self._was_away, self._counting = False, True
 
     # -- who calls ---------------------------------------------------------------
 

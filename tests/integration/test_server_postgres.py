@@ -16,6 +16,7 @@ from lakeshore.conformance import check
 from lakeshore.planes import moving
 from lakeshore.planes.sqlite_moving import SqliteSide
 from lakeshore.planes.store_notes import Notes
+from lakeshore.planes.store_sparing import Sparing
 from lakeshore.planes.store_tokens import EVERYWHERE, Tokens
 from lakeshore.planes.store_within import RESERVED
 from lakeshore.server import Options, create_app, serving
@@ -164,6 +165,34 @@ def test_a_server_that_starts_hears_the_holders_first():
             with contextlib.closing(HttpDispatch(url)) as plane:
                 assert plane.claim("gpu", "robber") is None
                 plane.ack("a", "holder", fence=1)
+
+
+def test_a_lease_is_spared_once_however_often_servers_start():
+    with contextlib.closing(postgres.PostgresDispatch(postgres_server.shared().fresh())) as store:
+
+        def left() -> dict[str, float]:
+            return {row["id"]: row["lease_expires_at"] - time.time() for row in store.invocations()}
+
+        store.submit("gpu", b"e", id="dead")
+        store.claim("gpu", "holder", lease=0.05)
+        time.sleep(0.1)
+        sparing = Sparing(store)
+        sparing.begin(30.0)
+        assert store.claim("gpu", "robber") is None
+        assert left() == pytest.approx({"dead": 30.0}, abs=3)
+        assert sparing.served(25.0)
+        store.submit("gpu", b"e", id="alive")
+        store.claim("gpu", "holder", lease=0.05)
+        time.sleep(0.1)
+        Sparing(store).begin(30.0)
+        assert left() == pytest.approx({"dead": 5.0, "alive": 30.0}, abs=3)
+        assert sparing.served(30.0)
+        assert not sparing.served(1.0)
+        sparing.begin(60.0)
+        assert max(left().values()) < 31
+        store.heartbeat("alive", "holder", lease=0.05)
+        sparing.begin(60.0)
+        assert left()["alive"] == pytest.approx(60.0, abs=3)
 
 
 def test_a_few_rules_hold(two):

@@ -373,3 +373,16 @@ SELECT max(version) FROM schema_version;
 
 -- name: moved_where
 SELECT said FROM lakeshore.moving;
+
+-- name: spare
+-- Leases that nobody could extend get a little longer, of all namespaces, but those that end at one of :marks;
+-- no change of state. What is spared ends at one moment, and is known by it.
+UPDATE invocation SET lease_until = :until, lease_boot = :boot
+WHERE state = 'running' AND lease_until < :until AND NOT EXISTS (
+    SELECT FROM jsonb_array_elements(:marks::jsonb) AS mark WHERE abs(mark::float8 - lease_until) < 0.00001)
+RETURNING lease_until;
+
+-- name: spare_again
+UPDATE invocation SET lease_until = :until, lease_boot = :boot
+WHERE state = 'running' AND abs(lease_until - :spared_at::float8) < 0.00001
+RETURNING lease_until;

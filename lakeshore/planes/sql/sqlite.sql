@@ -178,3 +178,16 @@ SELECT user_version FROM pragma_user_version;
 
 -- name: moved_where
 SELECT said FROM moving;
+
+-- name: spare
+-- Leases that nobody could extend get a little longer, of all namespaces, but those that end at one of :marks;
+-- no change of state. What is spared ends at one moment, and is known by it.
+UPDATE invocation SET lease_until = :until, lease_boot = :boot
+WHERE state = 'running' AND lease_until < :until
+    AND NOT EXISTS (SELECT 1 FROM json_each(:marks) AS mark WHERE abs(mark.value - lease_until) < 0.00001)
+RETURNING lease_until;
+
+-- name: spare_again
+UPDATE invocation SET lease_until = :until, lease_boot = :boot
+WHERE state = 'running' AND abs(lease_until - :spared_at) < 0.00001
+RETURNING lease_until;

@@ -46,11 +46,6 @@ SELECT body FROM payload WHERE seq = :seq AND part = :part;
 UPDATE invocation SET state = 'running', lease_until = :until, lease_boot = :boot
 WHERE ns = :ns AND id = :id AND state = 'running' AND worker_id = :worker AND (:fence IS NULL OR fence = :fence);
 
--- name: spare
--- Leases that nobody could extend get a little longer, of all namespaces; no change of state.
-UPDATE invocation SET lease_until = :until, lease_boot = :boot
-WHERE state = 'running' AND lease_until < :until;
-
 -- name: ack
 UPDATE invocation SET
     state = 'succeeded', result = :result, finished_at = :now, error = NULL, traceback = NULL,
@@ -273,15 +268,15 @@ WHERE ns = :ns AND posted_at <= :cut
 LIMIT 500;
 
 -- name: silent_notes
--- What a server noted long ago, the next 500: of a row only once there is none of its number. Beyond the guard
--- of silent_topics; ordered by the table itself, so that the notes that stay are passed once.
-SELECT jid FROM journal
-WHERE ns = :ns AND posted_at <= :cut AND jid > :since
+-- What a server noted long ago, the next 500: of a row only once there is none of its number. In the index's order,
+-- so that the notes that stay are passed once.
+SELECT jid, id FROM journal
+WHERE ns = :ns AND posted_at <= :cut AND id > :after
     AND NOT EXISTS (SELECT 1 FROM invocation i WHERE i.ns = journal.ns AND i.id = journal.stem)
     AND NOT EXISTS (SELECT 1 FROM invocation i WHERE i.seq = CASE
         WHEN journal.id LIKE 'claim-row-%' THEN CAST(substr(journal.id, 11) AS bigint)
         WHEN journal.id LIKE 'submit-row-%' THEN CAST(substr(journal.id, 12) AS bigint) END)
-ORDER BY jid LIMIT 500;
+ORDER BY id LIMIT 500;
 
 -- name: prune_note
 DELETE FROM journal WHERE jid = :jid AND posted_at <= :cut;

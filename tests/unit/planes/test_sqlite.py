@@ -13,7 +13,10 @@ from lakeshore.planes import sqlite_connection, statements, store_looks
 from lakeshore.planes.contract import Submission
 
 SQL = statements.load("verbs.sql", "sqlite.sql")
-ONE_WALK = dict.fromkeys(("claim_other_boots", "spare"), "SCAN invocation USING INDEX leased")
+ONE_WALK = {
+    "claim_other_boots": "SCAN invocation USING INDEX leased",
+    **dict.fromkeys(("spare", "spare_again"), "SCAN invocation USING COVERING INDEX leased"),
+}
 """The statements that may walk: they see running rows only."""
 
 
@@ -24,7 +27,7 @@ def plan(plane: Dispatch, name: str) -> list[str]:
     return [str(row[3]) for row in rows]
 
 
-@pytest.mark.parametrize("name", sorted(SQL.keys() - {"schema"}))
+@pytest.mark.parametrize("name", sorted(SQL.keys() - {"schema", "moved_where"}))
 def test_no_statement_walks_or_sorts_the_rows(name: str) -> None:
     steps = plan(Dispatch(), name)
     walks = [step for step in steps if re.match(r"SCAN (invocation|frame|journal|payload)\b", step)]

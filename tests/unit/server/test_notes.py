@@ -77,7 +77,7 @@ def test_notes_go_with_their_row_and_others_with_time(guarded):
 
     def noted() -> list[str]:
         read = guarded.plane._read(
-            lambda tx: tx.rows("silent_notes", {"ns": RESERVED, "cut": 1e12, "since": -9})
+            lambda tx: tx.rows("silent_notes", {"ns": RESERVED, "cut": 1e12, "after": ""})
         )
         return [name for name in journals if keep.next_seqs(name)[0]] + ["silent"] * len(read)
 
