@@ -12,14 +12,22 @@ import pytest
 from lakeshore.planes.postgres import PostgresDispatch
 
 DAY = 1 << 40
-TODAY = int(time.time() // 86400)
+_TEST_SECONDS = 30.0
+
+
+def day_that_stays() -> int:
+    """Return today's number; where midnight (UTC) would fall into a test, tomorrow's, once it has come."""
+    left = 86400 - time.time() % 86400
+    if left < _TEST_SECONDS:
+        time.sleep(left + 0.01)
+    return int(time.time() // 86400)
 
 
 class Days:
     """A plane, whose clock cannot be turned, with partitions as if it had been there before."""
 
     def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
+        self.dsn, self.today = dsn, day_that_stays()
         self.plane = PostgresDispatch(dsn)
         self.raw = psycopg.connect(dsn, autocommit=True)
         for (name,) in self.all("SELECT name FROM lakeshore.frame_day WHERE first > 0"):
@@ -37,7 +45,7 @@ class Days:
 
     def begin(self, ago: int) -> None:
         """Make the partition of the day so long ago; journals go there until a later one is begun."""
-        first = (TODAY - ago) * DAY
+        first = (self.today - ago) * DAY
         bound = f"FOR VALUES FROM ({first}) TO ({first + DAY})"
         self.do(f"CREATE TABLE lakeshore.ago_{ago} PARTITION OF lakeshore.frame {bound}")
         self.do(f"INSERT INTO lakeshore.frame_day (first, name) VALUES ({first}, 'ago_{ago}')")
@@ -81,14 +89,15 @@ def days(fresh: str) -> Iterator[Days]:
 
 
 def test_a_new_plane_has_the_days_ahead(fresh: str) -> None:
+    today = day_that_stays()
     with PostgresDispatch(fresh) as plane, psycopg.connect(fresh) as raw:
         made = raw.execute("SELECT first FROM lakeshore.frame_day ORDER BY 1").fetchall()
-        assert [first // DAY for (first,) in made] == [0, *range(TODAY, TODAY + 8)]
+        assert [first // DAY for (first,) in made] == [0, *range(today, today + 8)]
         plane.submit("gpu", b"e", id="a")
         for journal in ("a", "a.log", "a.progress", "news"):
             plane.journal_append(journal, None, b"x")
         numbers = dict(raw.execute("SELECT id, jid FROM lakeshore.journal").fetchall())
-        assert [numbers.pop("news") < 0, {jid // DAY for jid in numbers.values()}] == [True, {TODAY}]
+        assert [numbers.pop("news") < 0, {jid // DAY for jid in numbers.values()}] == [True, {today}]
 
 
 def test_the_first_journal_of_a_day_makes_the_partitions(days: Days) -> None:
@@ -147,7 +156,7 @@ def test_a_day_whose_jobs_are_pruned_is_dropped_whole(days: Days) -> None:
     days.go_on()
     days.run("c")
     assert days.plane.prune(older_than=30 * 86400) == 3
-    assert days.names()[0] == f"frame_{time.strftime('%Y%m%d', time.gmtime(TODAY * 86400))}"
+    assert days.names()[0] == f"frame_{time.strftime('%Y%m%d', time.gmtime(days.today * 86400))}"
     assert days.all("SELECT to_regclass('lakeshore.ago_20'), to_regclass('lakeshore.ago_19')") == [
         (None, None)
     ]
