@@ -30,7 +30,7 @@ from peers.pgserver import server
 from peers.side import Side, SideError
 from psycopg import conninfo
 
-JOBS = {"postgres": 1500, "pgqueuer": 1000, "procrastinate": 400}
+JOBS = {"postgres": 4000, "pgqueuer": 1500, "procrastinate": 1200}
 ROUNDS = 4
 
 
