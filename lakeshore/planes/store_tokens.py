@@ -171,11 +171,23 @@ class Tokens:
         token = self._look(wanted)
         if token is None or not hmac.compare_digest(token.digest, wanted) or not token.live:
             return None
+        self._remember(token)
+        return token
+
+    def is_live(self, wanted: str) -> bool:
+        """Whether the token of this digest still opens anything, as seen within the last second."""
+        at, token = self._known.get(wanted, (0.0, None))
+        if token is None or time.monotonic() - at > _TRUST_SECONDS:
+            token = self._look(wanted)
+            if token is not None:
+                self._remember(token)
+        return token is not None and token.live
+
+    def _remember(self, token: Token) -> None:
         with self._lock:
             if len(self._known) > _KEPT:
                 self._known.clear()
-            self._known[wanted] = (time.monotonic(), token)
-        return token
+            self._known[token.digest] = (time.monotonic(), token)
 
     def remembered(self, text: str) -> Token | None:
         """Return what `find` found within the last second; asks nobody."""

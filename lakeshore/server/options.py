@@ -17,6 +17,9 @@ class Options:
         Whether every request wants a token.
     body_limit : int
         The most bytes of one body, default 64 MiB.
+    held_bytes : int, optional
+        The most bytes of bodies in memory, of all requests under way; default eight times `body_limit`. A
+        token may hold a quarter of it, and one body always.
     field_lease : float
         The lease of a claim that asks for none, since its worker cannot renew it; seconds, default 6 h.
     hold : float
@@ -26,7 +29,7 @@ class Options:
     streams : int
         Open streams of one token (with `auth` off: of all), default 1000.
     body_seconds : float
-        How long a body may take to arrive, beside a second for each KiB.
+        How long a body may take to arrive, beside a second for each KiB, and how long nothing of it may come.
     header_bytes, header_seconds
         The most bytes of a request's line and headers, and how long they may take to arrive.
     stall_seconds : float
@@ -43,6 +46,7 @@ class Options:
 
     auth: bool = True
     body_limit: int = BODY_LIMIT
+    held_bytes: int | None = None
     field_lease: float = 6 * 3600.0
     hold: float = HOLD_SECONDS
     keepalive: float = KEEPALIVE_SECONDS
@@ -54,3 +58,13 @@ class Options:
     connections: int = 10_000
     hosts: tuple[str, ...] = ()
     storage: str | None = None
+
+    @property
+    def all_bytes(self) -> int:
+        """The most bytes of bodies in memory."""
+        return 8 * self.body_limit if self.held_bytes is None else max(self.held_bytes, self.body_limit)
+
+    @property
+    def token_bytes(self) -> int:
+        """The most bytes of bodies in memory that came with one token."""
+        return max(self.all_bytes // 4, self.body_limit)

@@ -31,8 +31,8 @@ from lakeshore.planes.store_notes import Notes
 from lakeshore.planes.store_sparing import Sparing
 from lakeshore.planes.store_tokens import EVERYWHERE, Token, Tokens
 from lakeshore.planes.store_within import Presence, Within, check_namespace, name_of
-from lakeshore.server import bodies
 from lakeshore.server.answers import Refusal, packed, refused
+from lakeshore.server.bodies import Bodies
 from lakeshore.server.hearing import Ear, Hearing
 from lakeshore.server.metrics import Metrics
 from lakeshore.server.options import Options
@@ -128,6 +128,7 @@ class Serving:
         self.tokens, self.notes = Tokens(engine), Notes(engine)
         self.hearing = Hearing(engine)
         self.metrics = Metrics(self)
+        self.bodies = Bodies(options)
         self.moved: str | None = None
         self.started_at = time.time()
         self.every_so_often: list[Callable[[], None]] = [
@@ -355,7 +356,7 @@ class Serving:
                 if in_path:
                     ns = check_namespace(names.pop("ns"))
                     self.allowed(token, ns, roles)
-                content = await bodies.read_map(request, self.options, most) if reads else {}
+                content = await self.bodies.read_map(request, most) if reads else {}
                 if not in_path:
                     ns = self._named(token, content)
                     self.allowed(token, ns, roles)
@@ -365,6 +366,8 @@ class Serving:
                 return refused(request, exc)
             except ClientDisconnect:
                 return Response(status_code=499)  # nobody is there to read it
+            finally:
+                self.bodies.let_go(request)
             return answered if isinstance(answered, Response) else packed(answered)
 
         return Answered(route.template, endpoint, methods=[route.method])

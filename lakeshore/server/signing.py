@@ -16,8 +16,9 @@ from lakeshore.server.filing import Place
 class Grant:
     """What a signed URL allows: one operation on one file, up to a size, until a time (Unix seconds).
 
-    With a `claim` (invocation and fence) it is good while that claim is: a worker that lost its job keeps no
-    URL to write over what the next one wrote.
+    It is good while the `token` is (its digest) with which it was asked for; "" for a caller without. With a
+    `claim` (invocation and fence) it is good while that claim is: a worker that lost its job keeps no URL to
+    write over what the next one wrote.
     """
 
     place: Place
@@ -25,6 +26,7 @@ class Grant:
     limit: int
     until: float
     claim: tuple[str, int] | None = None
+    token: str = ""
 
 
 class Signer:
@@ -36,7 +38,7 @@ class Signer:
     def sign(self, grant: Grant) -> str:
         """Return the segment for a grant."""
         place = grant.place
-        told = [place.ns, place.storage, place.key, grant.operation, grant.limit, grant.until]
+        told = [place.ns, place.storage, place.key, grant.operation, grant.limit, grant.until, grant.token]
         told += grant.claim or ()
         body = json.dumps(told, separators=(",", ":")).encode()
         return f"{_text(body)}.{_text(self._mac(body))}"
@@ -56,15 +58,14 @@ class Signer:
             data, given = b"", b""
         if not dot or not hmac.compare_digest(self._mac(data), given):
             raise Refusal("forbidden", "this server did not sign the URL. Ask for one with presign.")
-        ns, storage, key, operation, limit, until, *claim = json.loads(data)
+        ns, storage, key, operation, limit, until, token, *claim = json.loads(data)
         if now > until:
             raise Refusal("forbidden", "the URL has expired. Ask for another with presign.")
-        return Grant(
-            Place(ns, storage, key), operation, limit, until, (claim[0], claim[1]) if claim else None
-        )
+        held = (claim[0], claim[1]) if claim else None
+        return Grant(Place(ns, storage, key), operation, limit, until, held, token)
 
     def _mac(self, body: bytes) -> bytes:
-        return hmac.digest(self._secret, b"lakeshore file url\0" + body, "sha256")
+        return hmac.digest(self._secret, b"lakeshore file url 2\0" + body, "sha256")
 
 
 def _text(data: bytes) -> str:

@@ -29,7 +29,7 @@ from lakeshore.keys import check_prefix
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import check_id, check_name
 from lakeshore.planes.engine import check_whole
-from lakeshore.planes.files import JOBS, job_of
+from lakeshore.planes.files import JOBS, job_key, job_of
 from lakeshore.planes.protocol_files import (
     FILE,
     FILE_PATH,
@@ -43,7 +43,6 @@ from lakeshore.planes.protocol_files import (
     read_range,
 )
 from lakeshore.planes.store_within import reserved
-from lakeshore.server import bodies
 from lakeshore.server.answers import PROTOCOL, Refusal, in_json, refused
 from lakeshore.server.filing import Filing, Place, Record, wrong_digest
 from lakeshore.server.serving import EVERYONE, Call, Serving
@@ -54,12 +53,14 @@ from lakeshore.states import State
 KEY_BYTES: Final = 1024
 _log = logging.getLogger("lakeshore.server")
 _EXPIRES: Final = 900.0
-_LONGEST: Final = 86400.0
-_SLOWEST: Final = 1024
+_LONGEST: Final = 3600.0
+"""How long a URL is good at most, seconds; who asks for more gets this."""
+_ASKED: Final = 86400.0
 JSON_BYTES: Final = 256 * 1024
 """The most bytes of a JSON body."""
 _MEDIA: Final = frozenset({FILE, FOLDER})
-_TO_DISK: Final = 1024 * 1024
+_TO_DISK: Final = 256 * 1024
+"""How much of a file an upload holds in memory."""
 
 
 def routes(serving: Serving) -> list[Route]:
@@ -80,6 +81,8 @@ def routes(serving: Serving) -> list[Route]:
             return refused(request, Refusal("storage_full", _full(exc)))
         except ClientDisconnect:
             return Response(status_code=499)  # nobody is there to read it
+        finally:
+            serving.bodies.let_go(request)
 
     return [
         serving.route(PRESIGN, room.presign, EVERYONE, body=False),
@@ -132,10 +135,8 @@ class Storages:
         if operation not in ("get", "put"):
             raise ValueError(f"operation: wants get or put, got {operation[:40]!r}")
         seconds = float(protocol.field(body, "expiresIn", (int, float), _EXPIRES))
-        if not 0 < seconds <= _LONGEST:
-            raise ValueError(
-                f"expiresIn: wants more than 0 and at most {_LONGEST:g} seconds, got {seconds:g}"
-            )
+        if not 0 < seconds <= _ASKED:
+            raise ValueError(f"expiresIn: wants more than 0 and at most {_ASKED:g} seconds, got {seconds:g}")
         limit = check_whole(protocol.field(body, "sizeBytes", int, OBJECT_BYTES), "sizeBytes", 0)
         if limit > OBJECT_BYTES:
             raise Refusal("too_large", f"sizeBytes: {limit:,}, and a file may have {OBJECT_BYTES:,} bytes.")
@@ -144,10 +145,36 @@ class Storages:
             claim = check_id(protocol.field(body, "invocation_id", str)), protocol.field(body, "fence", int)
             worker: str | None = protocol.field(body, "worker_id", str, None)
             await self._serving.read(self._check_claim, call.ns, claim, worker, call)
+        if operation == "put" and storage == JOBS:
+            claim = await self._serving.read(self._claim_of, call, key, claim)
         signer, _ = await asyncio.to_thread(self._open)
-        until = time.time() + seconds
-        signed = signer.sign(Grant(Place(call.ns, storage, key), operation, limit, until, claim))
+        until = time.time() + min(seconds, _LONGEST)
+        token = "" if call.token is None else call.token.digest
+        signed = signer.sign(Grant(Place(call.ns, storage, key), operation, limit, until, claim, token))
         return in_json({"url": f"{_origin(call.request)}/v1/files/{signed}", "expiresAt": until})
+
+    def _claim_of(self, call: Call, key: str, claim: tuple[str, int] | None) -> tuple[str, int] | None:
+        """Return the claim under which a key of `JOBS` is written: the job's own alone. Blocks.
+
+        A client that names no claim writes under the one that its token made; an admin needs none.
+        """
+        if claim is not None:
+            if not key.startswith(job_key(claim[0], "")):
+                raise Refusal("forbidden", f"key: {key[:80]!r} is another job's than {claim[0]!r}.")
+            return claim
+        if call.token is None or call.token.role == "admin":
+            return None
+        id = job_of(key)
+        holder = None if id is None else self._serving.plane(call.ns).holder(id)
+        if id is None or holder is None:
+            raise Refusal(
+                "forbidden",
+                f"key: {key[:80]!r} is of no job that runs, and storage {JOBS!r} holds what jobs wrote. Use "
+                "another storage.",
+            )
+        claim = id, holder.fence
+        self._check_claim(call.ns, claim, None, call)
+        return claim
 
     def _check_claim(
         self, ns: str, claim: tuple[str, int], worker: str | None = None, call: Call | None = None
@@ -173,6 +200,9 @@ class Storages:
         signer, filing = await asyncio.to_thread(self._open)
         grant = signer.read(request.path_params["signed"], time.time())
         request.scope["lakeshore.ns"] = grant.place.ns
+        if grant.token:
+            request.scope["lakeshore.token"] = grant.token[:12]
+        await self._serving.read(self._check_token, grant)
         if request.method == "PUT":
             if grant.operation != "put":
                 raise Refusal("forbidden", "the URL is for reading. Ask for another with operation put.")
@@ -212,7 +242,7 @@ class Storages:
 
     async def _put(self, request: Request, filing: Filing, grant: Grant) -> Response:
         headers, place = request.headers, grant.place
-        may = self._may(grant)
+        may = functools.partial(self._check, grant)
         await self._serving.read(may)
         digest = read_digest(headers.get("repr-digest"))
         media = headers.get("content-type", FILE).partition(";")[0].strip().lower()
@@ -245,11 +275,20 @@ class Storages:
         record = await asyncio.to_thread(filing.finish, place, total, digest, media, may)
         return _stored(place, record)
 
-    def _may(self, grant: Grant) -> Callable[[], None]:
-        """Return what raises `ClaimLost` once the claim under which a URL was given is lost."""
-        if grant.claim is None:
-            return _always
-        return functools.partial(self._check_claim, grant.place.ns, grant.claim)
+    def _check_token(self, grant: Grant) -> None:
+        """Raise `Refusal` once the token with which a URL was asked for is not good any more. Blocks."""
+        serving = self._serving
+        if serving.options.auth and not (grant.token and serving.tokens.is_live(grant.token)):
+            raise Refusal(
+                "forbidden",
+                "the token that the URL was asked for with is revoked or expired. Ask with another.",
+            )
+
+    def _check(self, grant: Grant) -> None:
+        """Raise what says that a file may not be written any more: its token's end, its claim's. Blocks."""
+        self._check_token(grant)
+        if grant.claim is not None:
+            self._check_claim(grant.place.ns, grant.claim)
 
     async def _whole(
         self,
@@ -280,31 +319,17 @@ class Storages:
             When it is over the limit, or comes too slowly.
         """
         hashed, size, held = hashlib.sha256(), 0, bytearray()
-        end = asyncio.get_running_loop().time() + self._serving.options.body_seconds
-        more = True
-        try:
-            while more:
-                async with asyncio.timeout_at(end + size / _SLOWEST):
-                    message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                part, more = message.get("body", b""), message.get("more_body", False)
-                size += len(part)
-                if size > limit:
-                    raise _too_large(limit)
-                held += part
-                if len(held) >= _TO_DISK or not more:
-                    await asyncio.to_thread(_write, file, hashed, bytes(held))
-                    held.clear()
-        except TimeoutError:
-            raise Refusal(
-                "timeout", f"the body came too slowly: {size:,} bytes. Send it again, in smaller parts."
-            ) from None
+        self._serving.bodies.hold(request, _TO_DISK)
+        async for part in self._serving.bodies.parts(request):
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            held += part
+            if len(held) >= _TO_DISK:
+                await asyncio.to_thread(_write, file, hashed, bytes(held))
+                held.clear()
+        await asyncio.to_thread(_write, file, hashed, bytes(held))
         return size, hashed.hexdigest()
-
-
-def _always() -> None:
-    """Allow it."""
 
 
 def check_key(key: str) -> str:
@@ -323,7 +348,7 @@ def check_key(key: str) -> str:
 
 async def read_json(request: Request, serving: Serving) -> Mapping[str, Any]:
     """Return a JSON object that a client sent; raises `ValueError` for any other body."""
-    data = await bodies.read(request, serving.options, JSON_BYTES)
+    data = await serving.bodies.read(request, JSON_BYTES)
     try:
         body = json.loads(data, parse_float=_number)
     except (ValueError, RecursionError):

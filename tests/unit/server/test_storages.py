@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -15,6 +16,7 @@ import httpx
 import pytest
 
 from lakeshore import Dispatch
+from lakeshore.planes import store_tokens
 from lakeshore.planes.protocol_files import digest_header, read_content_range, read_digest, read_range
 from lakeshore.planes.store_tokens import Tokens
 from lakeshore.server import Options, create_app, storages
@@ -40,7 +42,7 @@ class Client:
 
     def presign(self, key: str, operation: str, *, storage: str = "files", **more: object) -> httpx.Response:
         path = f"/v1/namespaces/{quote(self.ns, safe='')}/storages/{storage}/presign"
-        return self.post(path, json={"key": key, "operation": operation, "expiresIn": 60, **more})
+        return self.post(path, json={"expiresIn": 60, **more, "key": key, "operation": operation})
 
     def url(self, key: str, operation: str, **more: object) -> str:
         answer = self.presign(key, operation, **more)  # type: ignore[arg-type]
@@ -317,6 +319,63 @@ def test_tokens_are_asked_for_a_url_and_not_for_what_it_opens(tmp_path: Path) ->
             assert Client(url, "mine").presign("k", "get").status_code == 401
             assert Client(url, "mine", theirs).presign("k", "get").status_code == 404
             assert Client(url, "theirs", theirs).get("k").status_code == 404
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_url_dies_with_the_token_it_was_asked_for_with(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_tokens, "_TRUST_SECONDS", 0.0)
+    with Dispatch(":memory:") as plane:
+        tokens = Tokens(plane)
+        text, kept = tokens.create(ns="default", role="producer", expires=30.0)
+        other, _ = tokens.create(ns="default", role="producer")
+        with background(create_app(plane, Options(storage=str(tmp_path)))) as url:
+            client = Client(url, token=text)
+            assert client.put("k", b"kept").status_code == 200
+            read, write, part = client.url("k", "get"), client.url("k", "put"), client.url("parts", "put")
+            assert client.part(part, 0, 99_999).status_code == 202
+            if end == "revoked":
+                tokens.revoke(kept.id)
+            else:
+                now = time.time()
+                monkeypatch.setattr(store_tokens.time, "time", lambda: now + 40.0)
+            for answer in (
+                get(read),
+                head(read),
+                put(write, content=b"forged"),
+                client.part(part, 100_000, len(DATA) - 1),
+                client.ask(part),
+            ):
+                assert answer.status_code == 403
+            assert "revoked or expired" in get(read).json()["error"]["message"]
+            assert Client(url, token=other).get("k").content == b"kept"
+
+
+def test_a_token_that_ends_while_a_file_is_sent_stores_it_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_tokens, "_TRUST_SECONDS", 0.0)
+    with Dispatch(":memory:") as plane:
+        tokens = Tokens(plane)
+        text, kept = tokens.create(ns="default", role="producer")
+        reader, _ = tokens.create(ns="default", role="producer")
+        with background(create_app(plane, Options(storage=str(tmp_path)))) as url:
+
+            def slowly() -> Iterator[bytes]:
+                yield b"first"
+                tokens.revoke(kept.id)
+                yield b"rest"
+
+            target = Client(url, token=text).url("k", "put")
+            assert put(target, content=slowly()).status_code == 403
+            assert Client(url, token=reader).get("k").status_code == 404
+
+
+def test_a_url_is_good_for_an_hour_at_most(client: Client) -> None:
+    for asked in (3600, 7200, 86400):
+        answer = client.presign("k", "get", expiresIn=asked)
+        assert time.time() + 3590 < answer.json()["expiresAt"] <= time.time() + 3600
 
 
 def test_a_proxy_that_ends_tls_is_heard(client: Client) -> None:

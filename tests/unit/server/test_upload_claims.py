@@ -138,6 +138,50 @@ def test_a_claim_is_its_maker_s(guarded: Any) -> None:
     assert url_for(guarded, other)
 
 
+def test_what_a_job_wrote_is_written_under_its_claim_alone(guarded: Any) -> None:
+    jobs = PRESIGN.replace("/files/", "/jobs/")
+    mine, other, producer = guarded.token("worker"), guarded.token("worker"), guarded.token("producer")
+    admin = guarded.token("admin")
+
+    def asked(token: str, key: str, **more: Any) -> Any:
+        body = {"key": key, "operation": "put", "expiresIn": 60, **more}
+        headers = {"Authorization": f"Bearer {token}"}
+        return guarded.http.post(jobs, json=body, headers=headers)
+
+    for id in ("a", "b"):
+        guarded.submit(id, token=producer)
+    assert asked(mine, "a/out").status_code == 409  # nobody runs it
+    (job,) = guarded.poll("w", token=mine)
+    assert job["invocation_id"] == "a"
+    claim = {"invocation_id": "a", "fence": job["fence"]}
+    for token, key, more, status in [
+        (producer, "a/out", {}, 409),
+        (producer, "a/out", claim, 409),
+        (other, "a/out", {}, 409),
+        (other, "a/out", claim, 409),
+        (mine, "b/out", {}, 409),
+        (mine, "b/out", claim, 403),
+        (mine, "x/../b/out", claim, 403),
+        (mine, "ab/out", claim, 403),
+        (mine, "no-such/out", {}, 403),
+        (mine, "id-1/out", {}, 403),
+        (mine, "a/out", {}, 200),  # a client in the field, by the claim that its token made
+        (mine, "a/out", claim, 200),
+        (mine, "x/../a/out", claim, 200),
+        (admin, "a/out", {}, 200),
+        (admin, "no-such/out", {}, 200),
+    ]:
+        answer = asked(token, key, **more)
+        assert answer.status_code == status, (key, more, answer.text)
+    url = asked(mine, "a/out").json()["url"]
+    assert guarded.http.put(url, content=b"of the job").status_code == 200
+    guarded.post("/v1/daemon/ack", {"invocation_id": "a", "state": "succeeded"}, token=mine)
+    assert guarded.http.put(url, content=b"late").status_code == 409
+    body = {"key": "a/out", "operation": "get"}
+    read = guarded.http.post(jobs, json=body, headers={"Authorization": f"Bearer {producer}"}).json()["url"]
+    assert guarded.http.get(read).content == b"of the job"
+
+
 @pytest.mark.parametrize("isolation", ["inline", "process"])
 def test_a_body_that_lost_its_job_stores_nothing(
     served: Any, plane: HttpDispatch, tmp_path: Path, isolation: Any, monkeypatch: Any
