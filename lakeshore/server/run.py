@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lakeshore.errors import PlaneUnavailable
 from lakeshore.server.app import App
+from lakeshore.server.framing import ambiguity
 
 try:
     import resource
@@ -93,6 +94,7 @@ class Protocol(HttpToolsProtocol):
         self._most = min(options.connections, max(files - _RESERVED, files // 2))
         self._idle_since = self.loop.time()
         self._unsorted, self._header_size, self._between = 0, 0, True
+        self._unclear: str | None = None
         self._late: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -153,6 +155,7 @@ class Protocol(HttpToolsProtocol):
         self._cancel()
         if max(self._unsorted, self._header_size) > self._header_bytes:
             msg = f"headers over the limit of {self._header_bytes} bytes"
+        msg = self._unclear or msg
         if self.pipeline or not (self.is_idle or not self.cycle.response_started):
             self._abort()  # an answer is under way
         else:
@@ -178,9 +181,19 @@ class Protocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Stop the clock, and start the request; a target that names a host goes before the Host header."""
+        """Stop the clock, and start the request; a target that names a host goes before the Host header.
+
+        Raises
+        ------
+        ValueError
+            When a proxy may have read it differently: the parser stops there, and the connection is closed.
+        """
         self._unsorted, self._between = 0, False
         self._on_time()
+        version, upgrades = self.parser.get_http_version(), self.parser.should_upgrade()
+        self._unclear = ambiguity(version, self.url, self.headers, upgrades=upgrades)
+        if self._unclear is not None:
+            raise ValueError(self._unclear)
         scheme, absolute, rest = self.url.partition(b"://")
         if absolute and not scheme.startswith(b"/"):
             host = re.split(rb"[/?#]", rest, maxsplit=1)[0]
