@@ -16,6 +16,7 @@ from lakeshore.cli.move import migrate
 from lakeshore.cli.serve import serve
 from lakeshore.cli.terminal import json_text, shown
 from lakeshore.cli.token import token_app
+from lakeshore.cli.words import for_terminal
 from lakeshore.cli.worker import worker_app
 from lakeshore.errors import (
     DispatchError,
@@ -81,7 +82,8 @@ def run(argv: list[str]) -> int:
     except BrokenPipeError:
         return 0
     except (LakeshoreError, ValueError) as exc:
-        return _say(str(exc), _code(exc), getattr(exc, "code", "usage"), json=json)
+        said = str(exc) if isinstance(exc, _AS_A_JOB_ENDED) else for_terminal(str(exc))
+        return _say(said, _code(exc), getattr(exc, "code", "usage"), json=json)
     if code == _INTERRUPTED:  # typer makes Ctrl-C this code, or lets it through, by version
         return _say("interrupted; jobs go on", code, "interrupted", json=json)
     return code if isinstance(code, int) else 0

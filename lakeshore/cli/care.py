@@ -11,6 +11,7 @@ import typer
 from lakeshore.cli import FOUND_FAULTS
 from lakeshore.cli.jobs import Json
 from lakeshore.cli.where import Where, at_where
+from lakeshore.cli.words import for_terminal
 from lakeshore.errors import NotSupported
 from lakeshore.planes.contract import Plane
 
@@ -95,13 +96,12 @@ def _examined(where: Where) -> list[Finding]:
         return opened[-1]
 
     try:
-        return list(
-            examine(
-                open_plane,
-                start_worker=lambda queue: f"lakeshore worker start --queue {shlex.quote(queue)}",
-                another_plane="see the message; --plane, LAKESHORE_HOME or LAKESHORE_URL name another",
-            )
+        findings = examine(
+            open_plane,
+            start_worker=lambda queue: f"lakeshore worker start --queue {shlex.quote(queue)}",
+            another_plane="see the message; --plane, LAKESHORE_HOME or LAKESHORE_URL name another",
         )
+        return [finding._replace(found=for_terminal(finding.found)) for finding in findings]
     finally:
         if where != Where():
             for plane in opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,8 @@ PlaneAt = Annotated[
     ),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plain http to another machine.")]
+
+_HOST_AND_PORT = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+):\d{1,5}")
 
 FIRST_CONTACT = 3.0
 """Seconds that a control plane has to answer a command's first question."""
@@ -145,7 +148,9 @@ def store_file(text: str, environment: Settings) -> Path:
     """Return the file that `--plane` names; it must exist, so that a slip makes no empty one."""
     path = path_of(text, environment)
     if not path.exists():
-        raise typer.BadParameter(f"--plane {text!r}: there is no file {str(path)!r}.")
+        host = _HOST_AND_PORT.fullmatch(text)
+        hint = "" if host is None else f" A control plane there is: --url http://{text}"
+        raise typer.BadParameter(f"--plane {text!r}: there is no file {str(path)!r}.{hint}")
     return path
 
 

@@ -114,11 +114,15 @@ def _stop(workers: list[dict[str, Any]], patience: float, *, now: bool, quiet: b
 def _checked(arguments: list[str]) -> list[str]:
     """Check the daemon's flags before one starts; a token goes on by the environment, never by argument."""
     from lakeshore import daemon
+    from lakeshore.planes.default import is_postgres
+    from lakeshore.planes.http_address import Address
 
     arguments = _at_plane(arguments)
     parser = daemon.parser()
     flags = parser.parse_args(arguments)
     environment = daemon.check(parser, flags)
+    if environment.url is not None and not is_postgres(environment.url):
+        Address.read(environment.url, insecure=environment.insecure)
     root = flags.root or environment.root
     if root is not None and not Path(root).expanduser().exists():
         option = "--root" if flags.root else "LAKESHORE_ROOT"
