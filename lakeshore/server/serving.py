@@ -153,7 +153,6 @@ class Serving:
         self._lookers = ThreadPoolExecutor(1, "lakeshore-looks")
         self.hearing.start()
         self._planes.clear()  # their bells are overheard from now on
-        self.metrics.warm()
         self._was_away = True
         with contextlib.suppress(PlaneUnavailable):  # then with the first write that it takes
             await self._spare()

@@ -135,11 +135,3 @@ def test_a_dead_worker_s_job_is_another_s_while_servers_come_and_go(
                 time.sleep(0.3)
             taken = store.claim("gpu", "w")
         assert taken is not None
-
-
-def test_the_first_scrape_need_not_wait_for_the_store() -> None:
-    with Dispatch() as store:
-        app = create_app(store, Options(auth=False))
-        with background(app):
-            seen = app.serving.metrics._gauges._store
-            assert seen._last is not None or seen._under_way is not None
