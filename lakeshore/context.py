@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from lakeshore import ports, settings
+from lakeshore import copies, ports, settings
 from lakeshore.errors import KeyContractError
 from lakeshore.keys import KeyNotFound, absolute, check_prefix, inside, join, mirror, normal, paths, strings
 
@@ -152,13 +152,15 @@ class RunContext:
             raise KeyContractError(
                 f"key {key!r}: {error.filename!r} is a file where a directory is needed. Use another key."
             ) from None
+        copies.own(path, self.root)
         self._written[full] = (str(key), path)
         return path
 
     def read(self, key: str) -> Path:
         """Return the path of `key`, which must exist here.
 
-        What a job on another machine wrote is brought from the control plane first.
+        What a job on another machine wrote is brought from the control plane first, and brought again where
+        somebody wrote into what came. Write through `write` alone.
 
         Raises
         ------
@@ -169,7 +171,10 @@ class RunContext:
         """
         full = join(self.prefix, key, "key")
         path = inside(self.root, full, "key", key)
-        if not path.exists() and not self._fetched(full, path):
+        here = path.exists()
+        if here and self._on_missing is not None and copies.is_changed(path):
+            self._on_missing(full, path)
+        elif not here and not self._fetched(full, path):
             raise KeyNotFound(
                 f"read: key {key!r} has no file in scope {self.prefix!r} ({path}). "
                 "Write it first, or read it in the scope and root it was written in."

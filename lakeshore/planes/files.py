@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import stat
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Protocol, cast
 from urllib.parse import quote, unquote
 
+from lakeshore import copies
 from lakeshore.codebase.archive import Entry, pack
 from lakeshore.codebase.names import Names
 from lakeshore.codebase.unpack import Bounds, unpack
@@ -28,6 +30,7 @@ FILES: Final = "files"
 """The storage of keys, whoever wrote them; the last that was written is what is read."""
 JOBS: Final = "jobs"
 """The storage of what each job wrote, by its id."""
+_log = logging.getLogger("lakeshore.files")
 _READ: Final = 1024 * 1024
 _FOLDER_BOUNDS: Final = Bounds(bytes=1 << 40, ratio=2000, ratio_from=1 << 30)
 
@@ -102,10 +105,42 @@ def publish(channel: Channel, inv_id: str, fence: int, root: Path, keys: Iterabl
             channel.put_file(FILES, full, file, size, digest, media, claim=claim)
 
 
-def fetch(channel: Channel, storage: str, key: str, target: Path) -> bool:
+def bring(channel: Channel, full: str, path: Path) -> bool:
+    """Bring a key to its place under a root, for jobs to read; as `fetch`, and remembered as a copy.
+
+    A copy that was written to since it came is put aside as ``.changed-<name>``.
+    """
+    if not copies.is_changed(path):
+        return fetch(channel, FILES, full, path, copy=True)
+    aside = path.with_name(f".changed-{path.name[:50]}")
+    _log.warning(
+        "key %r was brought to %r and written to there since; it is brought again, and what was there is "
+        "kept as %r. Write only to the path that run.write gives.",
+        full,
+        str(path),
+        aside.name,
+    )
+    if aside.is_dir():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # another job does the same
+        path.rename(aside)
+    if not fetch(channel, FILES, full, path, copy=True):
+        with contextlib.suppress(FileNotFoundError):
+            aside.rename(path)
+    return True
+
+
+def fetch(channel: Channel, storage: str, key: str, target: Path, *, copy: bool = False) -> bool:
     """Bring a stored file (or folder) to `target` in one step; False where there is none of this key.
 
     What is there is replaced.
+
+    Parameters
+    ----------
+    copy : bool
+        Remember it as a copy, for `lakeshore.copies` to tell whether it was written to. Default False.
 
     Raises
     ------
@@ -126,6 +161,7 @@ def fetch(channel: Channel, storage: str, key: str, target: Path) -> bool:
                 file.seek(0)
                 (begun / "folder").mkdir()
                 unpack(file, begun / "folder", _FOLDER_BOUNDS)
+        stamp = copies.stamped(begun / ("folder" if media == FOLDER else "file")) if copy else None
         if media != FOLDER:
             (begun / "file").replace(target)
         else:
@@ -136,6 +172,11 @@ def fetch(channel: Channel, storage: str, key: str, target: Path) -> bool:
             except OSError:
                 if not target.is_dir():  # else another process brought it meanwhile
                     raise
+                return True
+        if stamp is None:
+            copies.own(target)
+        else:
+            copies.mark(target, stamp)
     finally:
         shutil.rmtree(begun, ignore_errors=True)
     return True

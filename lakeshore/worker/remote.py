@@ -139,7 +139,7 @@ class Remote:
         """Bring a key that another worker wrote to its place here; False where there is none."""
         channel = self._channel()
         return ridden_out(
-            lambda: channel.keeps_files and files.fetch(channel, files.FILES, full, path),
+            lambda: channel.keeps_files and files.bring(channel, full, path),
             f"reading the key {full!r}",
             _patient,
         )

@@ -18,6 +18,7 @@ FLOORS = {
     "wire": 1,
     "context": 1,
     "keys": 1,
+    "copies": 1,
     "codebase": 1,
     "planes": 2,
     "queues": 3,
@@ -32,7 +33,7 @@ FLOORS = {
 }
 # The command line checks a worker's flags with the daemon's own parser, so that they cannot differ. A run
 # asks the rules of keys, which know of no run.
-SAME_FLOOR = {("cli", "daemon"), ("context", "keys")}
+SAME_FLOOR = {("cli", "daemon"), ("context", "keys"), ("context", "copies")}
 DOORS = {
     "IPython": ("lakeshore/notebook/",),
     "ipywidgets": ("lakeshore/notebook/", "widgets/"),

@@ -245,6 +245,51 @@ def test_only_regular_files_within_the_root_are_stored(
             q.fetch(inv, kind)
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["written", "replaced"])
+def test_what_a_body_writes_into_a_path_it_read_is_not_read_by_others(
+    q: SyncQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    monkeypatch.setenv("LAKESHORE_HOME", str(tmp_path / "home"))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+
+    def job():
+        run.write("m").write_text("1")
+        (run.write("tree", dir=True) / "leaf").write_text("1")
+        return ["m", "tree"]
+
+    def spoil():
+        for path in (run.read("m"), run.read("tree") / "leaf"):
+            if replaced:
+                path.with_name("new").write_text("9")
+                path.with_name("new").replace(path)
+            else:
+                path.write_text("9")
+
+    def seen():
+        return run.read("m").read_text(), (run.read("tree") / "leaf").read_text()
+
+    def rewrite():
+        run.write("m").write_text(run.read("m").read_text() + "2")
+        run.write("tree/leaf").write_text("3")
+        return ["m", "tree/leaf"]
+
+    q.submit(by_value(job))
+    work(q, tmp_path / "one")
+    q.submit(by_value(spoil))
+    work(q, tmp_path / "two")
+    before = q.submit(by_value(seen))
+    work(q, tmp_path / "two")
+    assert q.result(before) == ("1", "1")
+    assert (tmp_path / "two/.changed-m").read_text() == "9"
+    assert (tmp_path / "two/.changed-tree/leaf").read_text() == "9"
+    q.submit(by_value(rewrite))
+    work(q, tmp_path / "two")
+    after = q.submit(by_value(seen))
+    work(q, tmp_path / "two")
+    assert q.result(after) == ("12", "3")
+
+
 def test_a_local_plane_fetches_from_where_it_lies(tmp_path: Path) -> None:
     with Dispatch(":memory:") as plane:
         q = SyncQueue("files", dispatch=plane)
