@@ -273,7 +273,8 @@ def unavailable(address: Address, error: Exception) -> DispatchError:
         )
     if isinstance(error, said.InsufficientPrivilege):
         return PlaneUnavailable(
-            f"{start}. The role must own the schema lakeshore, or may create it: GRANT CREATE ON DATABASE."
+            f"{start}. The role must own the schema lakeshore, or be allowed to create it (GRANT CREATE ON "
+            "DATABASE), or be granted what docs/postgres.md lists."
         )
     if isinstance(error, (said.UndefinedTable, said.InvalidSchemaName, said.UndefinedColumn)):
         return PlaneUnavailable(
