@@ -145,12 +145,18 @@ def fetch(channel: Channel, storage: str, key: str, target: Path, *, copy: bool 
     Raises
     ------
     DispatchError
-        When it is not what was stored.
+        When it is not what was stored, or the folder of `target` takes no file.
     PlaneUnavailable
         When the control plane does not answer.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    begun = Path(tempfile.mkdtemp(prefix=".fetching-", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        begun = Path(tempfile.mkdtemp(prefix=".fetching-", dir=target.parent))
+    except OSError as exc:
+        why = exc.strerror or str(exc)
+        raise DispatchError(
+            f"key {key!r}: nothing can be written in {str(target.parent)!r}: {why}. Name another place."
+        ) from None
     try:
         with (begun / "file").open("w+b") as file:
             media = channel.get_file(storage, key, file)

@@ -29,7 +29,7 @@ from lakeshore import (
     scope,
     thunk,
 )
-from lakeshore.errors import UnknownInvocation
+from lakeshore.errors import DispatchError, UnknownInvocation
 from lakeshore.planes import files, http_files
 
 
@@ -181,6 +181,14 @@ def test_what_is_not_stored_says_so(q: SyncQueue, tmp_path: Path) -> None:
     with closing(HttpDispatch(q.plane._tries.address.url, namespace="stranger")) as plane:  # type: ignore[attr-defined]
         with pytest.raises(UnknownInvocation):
             SyncQueue("files", dispatch=plane).fetch(inv, "k")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="wants a folder that takes no file, of any user")
+def test_a_place_that_takes_no_file_says_so(q: SyncQueue, tmp_path: Path) -> None:
+    inv = q.submit(by_value(write))
+    work(q, tmp_path)
+    with pytest.raises(DispatchError, match=r"nothing can be written in '/proc': .*Name another place"):
+        q.fetch(inv, "out/notes.txt", "/proc/x")
 
 
 def test_a_job_that_fails_stores_nothing(q: SyncQueue, tmp_path: Path) -> None:
