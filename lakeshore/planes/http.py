@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from lakeshore import settings
 from lakeshore.planes.contract import check_name, check_number
-from lakeshore.planes.http_address import Address, Secret
+from lakeshore.planes.http_address import Address, Secret, origin, stored_token
 from lakeshore.planes.http_async import AsyncWaits
 from lakeshore.planes.http_files import Filing
 from lakeshore.planes.http_line import AsyncLine, HttpxLine
@@ -23,7 +24,10 @@ class HttpDispatch(Producing, Working, Filing):
     base_url : str
         ``https://HOST[:PORT][/PREFIX]``. Plain ``http://`` is taken on loopback only.
     token : str, optional
-        Sent in the Authorization header and shown nowhere.
+        Sent in the Authorization header and shown nowhere; ``""`` for none. By default
+        ``LAKESHORE_CLIENT_TOKEN``, unless ``LAKESHORE_URL`` names another host or port than `base_url`: it
+        is then meant for that one, and is not sent here. Else what a control plane on this machine left in
+        ``LAKESHORE_HOME`` for this URL and this user.
     namespace : str
         Default ``"default"``.
     timeout : float
@@ -57,7 +61,7 @@ class HttpDispatch(Producing, Working, Filing):
         address = Address.read(base_url, insecure=insecure)
         namespace = check_name(namespace, "namespace")
         timeout = check_number(timeout, "timeout", minimum=0)
-        secret = Secret(token)
+        secret = Secret(_token_for(address.url) if token is None else token)
         super().__init__(Tries(HttpxLine(address, secret), address, secret, timeout), namespace)
 
     @property
@@ -117,3 +121,15 @@ class HttpDispatch(Producing, Working, Filing):
 
     def __reduce__(self) -> str:
         raise TypeError("a control plane's client is not pickled: make an HttpDispatch where it is used")
+
+
+def _token_for(url: str) -> str | None:
+    """Return the token that this process has for a control plane."""
+    environment = settings.read()
+    meant = environment.token is not None
+    if meant and environment.url is not None:
+        try:
+            meant = origin(environment.url) == origin(url)
+        except ValueError:
+            meant = False  # an address that cannot be read is not this one
+    return environment.token if meant else stored_token(environment.home, url)

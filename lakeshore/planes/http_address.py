@@ -28,7 +28,10 @@ _LOGGERS: Final = (
     "httpcore.proxy",
     "httpcore.socks",
 )
-_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+|%20|\+)[^\s\"'<>,;&]+")
+_BEARER: Final = re.compile(
+    r"(?i)\b(bearer|basic)(\s+|%20|\+)(?!(?-i:TOKEN)(?![^\s\"'<>,;&().]))[^\s\"'<>,;&]+"
+)
+"""A credential, though not the word TOKEN that stands for one in a server's advice."""
 
 _SHORT: Final = 8
 
@@ -67,6 +70,7 @@ class Address:
         """
         if not isinstance(base_url, str):
             raise AddressError(f"base_url: wants a str, got {type(base_url).__name__}")
+        base_url = base_url.strip()  # a file that it was read from ends in a newline
         try:
             parts = urlsplit(base_url)
             port = parts.port
@@ -85,7 +89,9 @@ class Address:
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
             raise AddressError(
                 f"base_url {text!r}: wants https://HOST[:PORT][/PREFIX], or http:// on loopback"
+                f"{_meant(base_url)} (--url, LAKESHORE_URL)."
             )
+        _check_host(text, parts.hostname)
         if not base_url.isascii() or re.search(r"[\x00-\x20\x7f\\\"<>^`{|}]|%(?![0-9A-Fa-f]{2})", base_url):
             raise AddressError(f"base_url {text!r}: holds characters that a URL cannot. Percent-encode them.")
         if any(part.replace("%2e", ".").replace("%2E", ".") in (".", "..") for part in parts.path.split("/")):
@@ -98,6 +104,40 @@ class Address:
                 "--insecure or LAKESHORE_INSECURE=1."
             )
         return cls(f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}", loopback, secure)
+
+
+def _meant(text: str) -> str:
+    """Return what was probably meant by an address without a scheme, or in quotes."""
+    bare = text.strip("'\"")
+    if bare == text and ("//" in text or not re.fullmatch(r"[\w.-]+(:\d+)?(/[\w./-]*)?", text)):
+        return ""
+    host = bare.partition("/")[0].rpartition(":")[0] or bare.partition("/")[0]
+    if "//" not in bare:
+        bare = f"{'http' if is_loopback(host) else 'https'}://{bare}"
+    return f": {bare[:100]}"
+
+
+def _check_host(text: str, host: str) -> None:
+    """Raise `AddressError` for a host's name that none can have."""
+    if not host.isascii():
+        try:
+            spelled = host.encode("idna").decode()
+        except UnicodeError:
+            raise AddressError(f"base_url {text!r}: no host can have this name. Correct it.") from None
+        raise AddressError(f"base_url {text!r}: write the host's name as DNS has it, {spelled}.")
+    labels = host.removesuffix(".").split(".")
+    if ":" not in host and not (len(host) <= 253 and all(0 < len(label) < 64 for label in labels)):
+        raise AddressError(
+            f"base_url {text!r}: no host can have this name: its parts between dots have 1 to 63 letters. "
+            "Correct it."
+        )
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port of a URL: what a token may be sent to."""
+    parts = urlsplit(url.strip())
+    standard = {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname or "", parts.port or standard
 
 
 def is_loopback(host: str) -> bool:

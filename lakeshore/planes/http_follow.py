@@ -136,6 +136,12 @@ def _is_terminal(frame: bytes) -> bool:
     return frame[:1] == b"\x94" and frame[1:2] in (bytes((FrameKind.END,)), bytes((FrameKind.ERROR,)))
 
 
+def _media(body: Any) -> str:
+    """Return the media type of a stream; one that names none is as in the field."""
+    media: str = body.media if "content-type" in body.headers else FRAMES
+    return media
+
+
 class Following:
     """One read of one journal.
 
@@ -234,7 +240,7 @@ class Following:
             )
             if isinstance(outcome, Broken) and outcome.silent and not look and self._read_timeout < _QUIET:
                 raise self._late()  # some servers begin an answer with the first frame
-            setback = self._tries.setback(outcome)
+            setback = self._tries.setback(outcome, harmless=True)
             if setback is None:
                 assert not isinstance(outcome, (Broken, Answer))
                 self._failures = 0
@@ -249,7 +255,7 @@ class Following:
             self._failures += 1
 
     def _checked(self, body: Any) -> Steps[Any]:
-        if body.status < 300 and body.media in (ROWS, FRAMES):
+        if body.status < 300 and _media(body) in (ROWS, FRAMES):
             return body
         part = yield Read(body)
         yield Close(body)
@@ -263,13 +269,14 @@ class Following:
 
     def _body(self, body: Any) -> Steps[bool]:
         """Yield the rows of one body; returns whether the journal is finished."""
-        reader: Reader = Rows() if body.media == ROWS else Frames()
+        plain = _media(body) == FRAMES
+        reader: Reader = Frames() if plain else Rows()
         before = self._cursor
         self._interrupted = False
         while True:
             part = yield Read(body)
             if isinstance(part, Broken):
-                return self._cut(part, plain=body.media == FRAMES)
+                return self._cut(part, plain=plain)
             if part is None:
                 return (yield from self._clean_end(body))
             came, problem = False, ""

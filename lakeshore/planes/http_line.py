@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from lakeshore.errors import DispatchError, PlaneUnavailable
 from lakeshore.planes.http_address import Address, Secret
 from lakeshore.planes.http_clock import Clock, timed
+from lakeshore.planes.http_headers import media_of
 from lakeshore.planes.http_reading import Reading, squeezed
 from lakeshore.planes.http_tries import Answer, Broken, Line
+from lakeshore.planes.http_ways import WayError, certificates, proxy_of, refused_proxy
 from lakeshore.planes.protocol import MSGPACK
 from lakeshore.version import __version__
 
@@ -40,12 +43,13 @@ class HttpxLine(Line):
         self._address, self._secret = address, secret
         self._closed = False
         self._verify: ssl.SSLContext | bool | None = None
+        self._proxy: str | None = None
         self._urls: dict[str, httpx.URL] = {}
         self._clock = Clock()
         self._client = self._connect()
         self._pid = os.getpid()
         self._inherited: list[httpx.Client] = []
-        self._tokenless: httpx.Client | None = None
+        self._tokenless: dict[str | None, httpx.Client] = {}
 
     @property
     def url(self) -> str:
@@ -63,17 +67,18 @@ class HttpxLine(Line):
                 **self._secret.headers(),
             },
             "verify": self._verify,
-            "trust_env": not self._address.loopback,
+            "proxy": self._proxy,
+            "trust_env": False,
             "follow_redirects": False,
         }
 
     def _connect(self) -> httpx.Client:
         import httpx
 
-        problem = ""
         try:
             if self._verify is None:
-                self._verify = _certificates() if self._address.secure else False
+                self._verify = certificates() if self._address.secure else False
+                self._proxy = None if self._address.loopback else proxy_of(self._address.url)
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0)
             self._straight: httpx.HTTPTransport | None = None
             if self._address.loopback:
@@ -82,37 +87,35 @@ class HttpxLine(Line):
             for transport in (client._transport, *client._mounts.values()):
                 timed(transport, self._clock)
             return client
-        except (
-            OSError,
-            ImportError,
-            ValueError,
-            httpx.InvalidURL,
-        ) as exc:  # a proxy's URL may hold a password
-            problem = type(exc).__name__
-        raise PlaneUnavailable(
-            f"HttpDispatch: the environment's certificates or proxy cannot be used ({problem}). "
-            "Check SSL_CERT_FILE, SSL_CERT_DIR, HTTP_PROXY, HTTPS_PROXY and ALL_PROXY."
-        )
+        except WayError as exc:
+            problem = str(exc)
+        except (ImportError, ValueError, httpx.InvalidURL) as exc:  # a proxy's URL may hold a password
+            problem = str(refused_proxy(self._address.url, exc))
+        raise PlaneUnavailable(f"HttpDispatch: {problem}.")
 
     def _mine(self) -> httpx.Client:
         if self._pid != os.getpid():
             # The pool's lock may have been held as the process forked; its sockets are the parent's.
             self._inherited.append(self._client)
             self._client = self._connect()
-            self._tokenless = None
+            self._tokenless = {}
             self._pid = os.getpid()
         if self._closed:
             raise DispatchError("this HttpDispatch cannot be used: it was closed. Make a new one.")
         return self._client
 
-    def _strange(self) -> httpx.Client:
-        """Return a client for another server's signed URLs: it has no token to give away."""
+    def _strange(self, url: str) -> httpx.Client:
+        """Return a client for another server's signed URL: it has no token to give away."""
         import httpx
 
-        if self._tokenless is None:
+        proxy = proxy_of(url)
+        client = self._tokenless.get(proxy)
+        if client is None:
             agent = {"User-Agent": f"lakeshore/{__version__}", "Accept-Encoding": "identity"}
-            self._tokenless = httpx.Client(headers=agent, verify=_certificates(), follow_redirects=False)
-        return self._tokenless
+            client = self._tokenless[proxy] = httpx.Client(
+                headers=agent, verify=certificates(), proxy=proxy, trust_env=False, follow_redirects=False
+            )
+        return client
 
     def close(self) -> None:
         """Close every connection."""
@@ -120,8 +123,8 @@ class HttpxLine(Line):
             client = self._mine()
             self._closed = True
             client.close()
-            if self._tokenless is not None:
-                self._tokenless.close()
+            for each in self._tokenless.values():
+                each.close()
 
     def send(
         self,
@@ -182,12 +185,12 @@ class HttpxLine(Line):
             else:
                 away = not path.startswith("/")
                 url = path if away else self._address.url + path
-                client = self._strange() if away else client
+                client = self._strange(path) if away else client
                 timeout = httpx.Timeout(**limits)
                 request = client.build_request(method, url, headers=told, content=body, timeout=timeout)
                 with self._clock.headers():
                     response = client.send(request, stream=True)
-        except (httpx.HTTPError, OSError) as exc:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as exc:
             return self._broken(exc)
         except RuntimeError:  # closed by another thread since
             if not self._closed:
@@ -238,17 +241,16 @@ class HttpxLine(Line):
         import httpx
 
         why = self._secret.scrub(str(exc)) or "no reason given"
-        certificate = "CERTIFICATE_VERIFY_FAILED" in str(exc)
+        hint = _hint(str(exc))
         unsent = isinstance(
             exc, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
         )
-        hopeless = isinstance(exc, (httpx.UnsupportedProtocol, httpx.LocalProtocolError))
-        if certificate:
-            why += ". Set SSL_CERT_FILE to the certificate of the authority that signed it"
+        unusable = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, UnicodeError)
+        hopeless = isinstance(exc, unusable)
         return Broken(
-            f"{type(exc).__name__}: {why}",
+            f"{type(exc).__name__}: {why}{hint and '. '}{hint}",
             landed=not (unsent or hopeless),
-            hopeless=hopeless or certificate,
+            hopeless=hopeless or bool(hint),
             silent=isinstance(exc, httpx.ReadTimeout),
         )
 
@@ -271,7 +273,7 @@ class HttpxBody:
     @property
     def media(self) -> str:
         """The media type without parameters."""
-        return self.headers.get("content-type", MSGPACK).partition(";")[0].strip().lower()
+        return media_of(self.headers)
 
     def read(self) -> bytes | Broken | None:
         """Return the next part; None at a clean end."""
@@ -343,7 +345,7 @@ class AsyncLine:
             patience = min(_CONNECT_SECONDS, seconds) + len(content or b"") / _SLOWEST + seconds
             async with asyncio.timeout(patience):
                 response = await client.send(request, stream=True)
-        except (httpx.HTTPError, OSError) as exc:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as exc:
             await client.aclose()
             return self._line._broken(exc)
         except BaseException:
@@ -368,7 +370,7 @@ class AsyncBody:
     @property
     def media(self) -> str:
         """The media type without parameters."""
-        return self.headers.get("content-type", MSGPACK).partition(";")[0].strip().lower()
+        return media_of(self.headers)
 
     async def read(self) -> bytes | Broken | None:
         """Return the next part; None at a clean end."""
@@ -402,9 +404,16 @@ def _parts(content: bytes) -> Iterator[bytes]:
         yield content[start : start + _PART]
 
 
-def _certificates() -> ssl.SSLContext:
-    import certifi
-
-    env = os.environ
-    file, folder = env.get("SSL_CERT_FILE"), env.get("SSL_CERT_DIR")
-    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
+def _hint(why: str) -> str:
+    """Return what mends a connection that can come to nothing as it is; empty for one that may."""
+    if "CERTIFICATE_VERIFY_FAILED" in why:
+        if re.search("(?i)hostname mismatch|IP address mismatch", why):
+            return "Its certificate is for another host: use the name that stands in it"
+        if "expired" in why or "not yet valid" in why:
+            return "Have its certificate renewed, or set this machine's clock"
+        return "Set SSL_CERT_FILE to the certificate of the authority that signed it"
+    if re.search("WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|HTTP_REQUEST", why):
+        return "It speaks plain HTTP there: write http://, or name the port that has TLS"
+    if "illegal request line" in why:  # so the library says of an answer that begins in binary, as TLS does
+        return "What answers there speaks no HTTP: where it is TLS, write https://"
+    return ""

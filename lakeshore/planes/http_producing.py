@@ -6,7 +6,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from lakeshore.errors import InvocationCancelled, InvocationFailed, UnknownInvocation, WaitTimeout
+from lakeshore.errors import (
+    DispatchError,
+    InvocationCancelled,
+    InvocationFailed,
+    UnknownInvocation,
+    WaitTimeout,
+)
 from lakeshore.planes import protocol
 from lakeshore.planes.contract import Submission, check_id, check_name, check_number, check_span
 from lakeshore.planes.engine import check_bytes, check_state, check_whole
@@ -18,6 +24,9 @@ from lakeshore.states import TERMINAL, State
 
 _LOOK_SECONDS: Final = 2.0
 """How long a wait without patience of its own rides out an outage."""
+_LONGEST_TEXT: Final = 64 * 1024
+"""Characters that are shown of a failure's message and of its traceback; our workers keep within it."""
+_LONGEST_TYPE: Final = 200
 _ROW: Final[dict[str, Any]] = {
     **dict.fromkeys(("id", "ns", "queue", "state")),
     "priority": 0.0,
@@ -51,7 +60,7 @@ class Producing(Asking):
         if item.delay:
             self._need_ours("submit", "A delay would be forgotten there. Submit without one.")
         answer = self._ask("submit", protocol.SUBMIT, protocol.submit_body(queue, item)).body
-        return self._read("submit", answer, "invocation_id", str)
+        return self._given("submit", self._read("submit", answer, "invocation_id", str))
 
     def submit_many(self, queue: str, items: Iterable[Submission]) -> list[str]:
         """Queue many jobs in one transaction and return their ids in order; see `Plane.submit_many`."""
@@ -62,7 +71,16 @@ class Producing(Asking):
         self._need_ours("submit_many", "Submit one by one there.")
         body = {"queue": queue, "items": bodies}
         answer = self._ask("submit_many", protocol.SUBMIT_MANY, body).body
-        return [str(id) for id in self._read("submit_many", answer, "invocation_ids", list)]
+        ids = self._read("submit_many", answer, "invocation_ids", list)
+        return [self._given("submit_many", id) for id in ids]
+
+    def _given(self, verb: str, id: object) -> str:
+        """Return an id that the control plane gave, if it can be one."""
+        try:
+            return check_id(id, "invocation_id")
+        except ValueError as exc:
+            problem = str(exc)
+        raise self._tries.malformed(verb, problem)
 
     def cancel(self, inv_id: str) -> bool:
         """End a queued or running job as cancelled; see `Plane.cancel`."""
@@ -156,12 +174,20 @@ class Producing(Asking):
         """Return the result of an await's answer, None while the job is open; raise if it ended without."""
         state = self._state("result", answer)
         if state is State.SUCCEEDED:
+            if answer.get("result_blob") is None and answer.get("result_ref") is not None:
+                ref = self._tries.snippet(str(answer["result_ref"]).encode())
+                raise DispatchError(
+                    f"result: invocation {inv_id!r} succeeded, and its control plane keeps the result apart "
+                    f"(result_ref {ref!r}), where lakeshore does not look. Fetch it from there."
+                )
             return self._read("result", answer, "result_blob", bytes, b"")
         if state is State.FAILED:
-            scrub = self._tries.secret.scrub
             kind, message, traceback = protocol.read_error(answer)
             raise InvocationFailed(
-                scrub(message), type=scrub(kind), traceback=traceback and scrub(traceback), id=inv_id
+                self._told(message),
+                type=self._told(kind)[:_LONGEST_TYPE],
+                traceback=traceback and self._told(traceback),
+                id=inv_id,
             )
         if state is State.CANCELLED:
             raise InvocationCancelled(f"result: invocation {inv_id!r} was cancelled; it has no result.")
@@ -171,6 +197,11 @@ class Producing(Asking):
                 "Check the id, the namespace and the plane (LAKESHORE_HOME, LAKESHORE_URL)."
             )
         return None
+
+    def _told(self, text: str) -> str:
+        """Return a failure's text as it may be shown: another worker wrote it, at whatever length."""
+        text = self._tries.secret.scrub(text)
+        return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… ({len(text):,} characters)"
 
     def count(self, queue: str, state: str = State.QUEUED) -> int:
         """Count a queue's rows in one state."""

@@ -69,5 +69,9 @@ def squeezed(answer: Head) -> Broken | None:
     coding = answer.headers.get("content-encoding", "").strip().lower()
     if coding in _PLAIN or (answer.status >= 400 and coding in _INFLATED):
         return None
-    why = f"its answer of status {answer.status} is compressed ({coding[:40]}), which was not asked for"
+    why = (
+        f"its answer of status {answer.status} is compressed ({coding[:40]}), which was not asked for. What "
+        "stands before it does that: switch compression off there for application/x-msgpack and "
+        "application/octet-stream"
+    )
     return Broken(why, landed=True, hopeless=True)

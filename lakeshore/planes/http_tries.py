@@ -6,7 +6,6 @@ try of the same call may have landed although its answer was lost.
 
 from __future__ import annotations
 
-import email.utils
 import json
 import random
 import time
@@ -18,6 +17,7 @@ from typing import Any, Final, Protocol
 from lakeshore.errors import ClaimLost, DispatchError, NotSupported, PlaneUnavailable
 from lakeshore.planes import protocol
 from lakeshore.planes.http_address import Address, Secret
+from lakeshore.planes.http_headers import media_of, retry_after
 from lakeshore.planes.http_steps import Rest, Steps
 from lakeshore.planes.protocol import BODY_LIMIT, FRAMES, HEADER, MSGPACK, ROWS, TRY_AGAIN, Route
 
@@ -35,6 +35,8 @@ HOLD_MARGIN: Final = 10.0
 _ACCEPT: Final = MSGPACK
 _HARMLESS: Final = (protocol.AWAIT, protocol.GET)
 """A control plane in the field answers 500 while its own storage is away: these are then asked again."""
+_YES: Final = (protocol.ACK, protocol.HEARTBEAT, protocol.RELEASE)
+"""To these a success without a body, such as a 204, says all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +294,7 @@ class Tries:
             code, message = _error_of(outcome.body) if isinstance(outcome, Answer) else ("", "")
             if code == "plane_moved":
                 return Setback(self.secret.scrub(message).rstrip("."), False, hopeless=True)
-            setback = Setback(said, not busy, at_least=_retry_after(outcome.headers), busy=busy)
+            setback = Setback(said, not busy, at_least=retry_after(outcome.headers), busy=busy)
         else:
             self._trouble = None
             if HEADER.lower() in outcome.headers:
@@ -315,6 +317,10 @@ class Tries:
 
     def unavailable(self, verb: str, setback: Setback, *, size: int = 0) -> PlaneUnavailable:
         """Return the error for tries that are given up."""
+        if setback.hopeless:
+            return PlaneUnavailable(
+                f"{verb}: the control plane at {self.address.url} cannot be used like this: {setback.why}."
+            )
         wait = f" and asked for {setback.at_least:g} s" if setback.at_least else ""
         large = f" The body has {size:,} bytes, which it may not take." if size > BODY_LIMIT // 8 else ""
         return PlaneUnavailable(
@@ -330,7 +336,9 @@ class Tries:
         if answer.status >= 300:
             raise Refused(answer.status, self.refusal(verb, route, answer, size=size), doubt=doubt)
         body, problem = None, ""
-        if _media(answer.headers) in BINARY:
+        if not answer.body and route in _YES:
+            return Reply({}, doubt)
+        if media_of(answer.headers) in BINARY:
             try:
                 body = protocol.unpack(answer.body)
             except ValueError as exc:
@@ -344,7 +352,7 @@ class Tries:
         """Whether a 404 is not the control plane's word: a proxy's page while it starts."""
         if answer.status != 404 or HEADER.lower() in answer.headers:
             return False
-        return bool(self.ours) or _media(answer.headers) == "text/html"
+        return bool(self.ours) or media_of(answer.headers) == "text/html"
 
     def malformed(self, verb: str, problem: str) -> PlaneUnavailable:
         """Return the error for an answer whose body lacks what was asked for."""
@@ -398,7 +406,8 @@ class Tries:
             why = "no valid token" if status == 401 else "the token is not for this"
             return DispatchError(
                 f"{verb}: {url} refuses with {status}, {why}: {said.rstrip('.')}. "
-                "Pass token=, or set LAKESHORE_CLIENT_TOKEN, with the role and namespace this needs."
+                "Set LAKESHORE_CLIENT_TOKEN, or pass token= (a command: --token-file), with the role and "
+                "namespace this needs."
             )
         absent = status in (404, 405, 501) and HEADER.lower() not in answer.headers
         if route.ours and absent:
@@ -418,10 +427,6 @@ class Tries:
         )
 
 
-def _media(headers: Mapping[str, str]) -> str:
-    return headers.get("content-type", MSGPACK).partition(";")[0].strip().lower()
-
-
 def _error_of(body: bytes) -> tuple[str, str]:
     """Return code and message of an error's body, in msgpack or JSON; empty for anything else."""
     read: Any = None
@@ -436,15 +441,3 @@ def _error_of(body: bytes) -> tuple[str, str]:
     if isinstance(error, dict):
         return str(error.get("code") or ""), str(error.get("message") or "")
     return "", error if isinstance(error, str) else ""
-
-
-def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that a Retry-After asks for; 0 where there is none that can be read."""
-    text = headers.get("retry-after", "").strip()
-    if text.isdigit() and len(text) < 10:
-        return float(text)
-    try:
-        when = email.utils.parsedate_to_datetime(text)
-    except (TypeError, ValueError, IndexError):
-        return 0.0
-    return max(0.0, when.timestamp() - time.time())

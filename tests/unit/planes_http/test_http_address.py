@@ -46,6 +46,8 @@ Connect = Callable[..., HttpDispatch]
         ("http://lab.localhost", "http://lab.localhost", True),
         ("http://[::1]:8080", "http://[::1]:8080", True),
         ("http://[::ffff:127.0.0.1]", "http://[::ffff:127.0.0.1]", True),
+        (" http://127.0.0.1:8080/\n", "http://127.0.0.1:8080", True),
+        ("https://cp.example.com.", "https://cp.example.com.", False),
         ("https://10.0.0.1/a%20b", "https://10.0.0.1/a%20b", False),
     ],
 )
@@ -58,7 +60,7 @@ def test_base_urls(given: str, url: str, loopback: bool) -> None:
     "url",
     [
         "", "cp.example.com", "ftp://x", "http://", "https:///path", "https://x?a=1", "https://x#f", "https://x?",
-        "https://x:99999", "https://x:0", "https://[::1", "https://x y", "https://x/\n", "https://x/a%zz",
+        "https://x:99999", "https://x:0", "https://[::1", "https://x y", "https://x/\n/", "https://x/a%zz",
         "https://x/../y", "https://x/%2e%2E/y", "https://exämple.com", "https://x/{ns}", None, 7, b"https://x",
     ],
 )  # fmt: skip
@@ -208,6 +210,63 @@ def test_a_short_token_is_hidden_too(field: Field, connect: Connect) -> None:
     with pytest.raises(DispatchError) as caught:
         connect(field, token="q7").submit("gpu", b"e", id="a")
     assert "you sent ***" in str(caught.value)
+
+
+def test_a_server_s_advice_is_not_taken_for_a_token() -> None:
+    advice = "Send it as Authorization: Bearer TOKEN (token=), or Bearer TOKEN."
+    assert Secret("tok-SECRET").scrub(advice) == advice
+    assert (
+        Secret(None).scrub("bearer TOKENabc, Bearer token, Bearer TOKEN-1")
+        == "bearer ***, Bearer ***, Bearer ***"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://bücher.example", "xn--bcher-kva.example"),
+        ("https://a..b", "1 to 63 letters"),
+        (f"https://{'a' * 64}.example", "1 to 63 letters"),
+        (f"https://{'a.' * 130}example", "1 to 63 letters"),
+        ("127.0.0.1:8080", "loopback: http://127.0.0.1:8080 (--url, LAKESHORE_URL)"),
+        ("cp.example.com/lake", "loopback: https://cp.example.com/lake (--url"),
+        ('"https://cp.example.com"', "loopback: https://cp.example.com (--url"),
+    ],
+)
+def test_an_address_is_refused_with_the_one_that_was_meant(url: str, said: str) -> None:
+    with pytest.raises(DispatchError) as caught:
+        HttpDispatch(url)
+    assert said in str(caught.value)
+
+
+def test_the_token_of_the_environment_goes_where_it_is_meant_to(
+    field: Field, home: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sent(**options: Any) -> str | None:
+        connect(field, **{"token": None, **options}).submit("gpu", b"e", id="a")
+        return field.seen[-1].headers.get("authorization")
+
+    assert sent() is None
+    monkeypatch.setenv("LAKESHORE_CLIENT_TOKEN", TOKEN)
+    assert sent() == f"Bearer {TOKEN}"
+    for url in (field.url, f"{field.url}/other/", f" {field.url.upper()}\n"):
+        monkeypatch.setenv("LAKESHORE_URL", url)
+        assert sent() == f"Bearer {TOKEN}"
+    assert sent(token="given") == "Bearer given"
+    assert sent(token="") is None
+    elsewhere = (
+        "https://cp.example.com",
+        field.url.replace("http:", "https:"),
+        "http://127.0.0.1:1",
+        "nonsense",
+    )
+    for url in (*elsewhere, "http://[::1", "postgresql://u@h/db"):
+        monkeypatch.setenv("LAKESHORE_URL", url)
+        assert sent() is None
+    write_token(home, field.url)
+    assert sent() == "Bearer stored-token"
+    monkeypatch.setenv("LAKESHORE_URL", field.url)
+    assert sent() == f"Bearer {TOKEN}"
 
 
 def test_no_token_no_header(field: Field, connect: Connect) -> None:
