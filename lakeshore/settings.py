@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 MAX_PAYLOAD_DEFAULT = 256 * 1024 * 1024
+_URL = "LAKESHORE_URL"
 _TOKEN = "LAKESHORE_CLIENT_TOKEN"  # noqa: S105 - the name of its variable
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
@@ -94,13 +95,33 @@ def max_payload() -> int:
 
 
 def without_token() -> dict[str, str]:
-    """Return the environment for a process that has no business with the control plane's token."""
-    return {name: value for name, value in os.environ.items() if name != _TOKEN}
+    """Return the environment for a process that has no business with what opens the plane.
+
+    The token is not in it, and LAKESHORE_URL is without its password: so what a body submits is refused by
+    the plane that was meant, and does not go to a local file that nobody looks at.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != _TOKEN}
+    if (url := environment.get(_URL)) is not None:
+        environment[_URL] = _without_password(url)
+    return environment
 
 
 def forget_token() -> None:
-    """Take the control plane's token out of this process's environment, and so out of its children's."""
+    """Take what opens the plane out of this process's environment, and so out of its children's."""
     os.environ.pop(_TOKEN, None)
+    if (url := os.environ.get(_URL)) is not None and (bare := _without_password(url)) != url:
+        os.environ[_URL] = bare
+
+
+def _without_password(url: str) -> str:
+    head, sep, rest = url.partition("://")
+    if not sep:
+        return url
+    place, slash, tail = re.fullmatch(r"([^/?#]*)([/?#]?)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    user, at, host = place.rpartition("@")
+    kept = f"{user.partition(':')[0]}{at}{host}"
+    tail = re.sub(r"(?i)(^|(?<=[?&]))(?:password|sslpassword)=[^&#]*&?", "", slash + tail)
+    return f"{head}://{kept}{tail.rstrip('?&')}"
 
 
 def read() -> Settings:
@@ -123,8 +144,8 @@ def read() -> Settings:
     home = text("LAKESHORE_HOME")
     return Settings(
         home=Path(home).expanduser() if home else Path.home() / ".lakeshore",
-        url=text("LAKESHORE_URL"),
-        token=text(_TOKEN),
+        url=(text(_URL) or "").strip() or None,  # a file that they were read from ends in a newline
+        token=(text(_TOKEN) or "").strip() or None,
         namespace=text("LAKESHORE_NAMESPACE") or "default",
         queue=text("LAKESHORE_QUEUE"),
         root=text("LAKESHORE_ROOT"),

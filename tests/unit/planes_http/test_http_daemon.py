@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from unit.planes_http.loopback import TOKEN
 
-from lakeshore import InvocationFailed, SyncQueue, thunk
+from lakeshore import InvocationFailed, SyncQueue, settings, thunk
 from lakeshore.worker.spawn import Spawned
 
 
@@ -92,6 +92,37 @@ def test_a_child_of_this_process_starts_without_the_token(monkeypatch):
     finally:
         spawned.close()
     assert os.environ["LAKESHORE_CLIENT_TOKEN"] == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("url", "bare"),
+    [
+        ("postgresql://u:S3CRET@h:5432/db?sslmode=require", "postgresql://u@h:5432/db?sslmode=require"),
+        ("postgresql://u:S3@CRET@h1:1,h2:2/db", "postgresql://u@h1:1,h2:2/db"),
+        ("postgres://h/db?password=S3CRET&a=1", "postgres://h/db?a=1"),
+        ("postgresql:///db?user=a&sslpassword=S3CRET", "postgresql:///db?user=a"),
+        ("postgresql://u@h/db", "postgresql://u@h/db"),
+        ("https://cp.example:8443/lake", "https://cp.example:8443/lake"),
+        ("no address", "no address"),
+    ],
+)
+def test_bodies_see_the_plane_s_address_without_its_password(url, bare, monkeypatch):
+    monkeypatch.setenv("LAKESHORE_URL", url)
+    monkeypatch.setenv("LAKESHORE_CLIENT_TOKEN", TOKEN)
+    child = settings.without_token()
+    assert child["LAKESHORE_URL"] == bare
+    assert "LAKESHORE_CLIENT_TOKEN" not in child
+    assert os.environ["LAKESHORE_URL"] == url
+    settings.forget_token()
+    assert os.environ["LAKESHORE_URL"] == bare
+    assert "LAKESHORE_CLIENT_TOKEN" not in os.environ
+
+
+def test_an_address_and_a_token_may_end_in_a_newline(monkeypatch):
+    monkeypatch.setenv("LAKESHORE_URL", " https://cp.example\n")
+    monkeypatch.setenv("LAKESHORE_CLIENT_TOKEN", f"{TOKEN}\n")
+    assert settings.read().url == "https://cp.example"
+    assert settings.read().token == TOKEN
 
 
 @pytest.mark.parametrize(
