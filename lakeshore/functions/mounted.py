@@ -40,8 +40,8 @@ def with_code(
     """Return the reference to `fn` and the stamp of the code that it is in, once that is stored.
 
     None where it needs none (the module is installed), and where it cannot: the plane is of this machine, the
-    module is not in git, its file was edited since (unless `force`), or the control plane takes no code now,
-    of which a warning tells.
+    module is not in git, its file was edited since (unless `force`), or, of which a warning tells, the
+    control plane takes no code now, or the module has the name of one of the standard library.
 
     Raises
     ------
@@ -55,6 +55,14 @@ def with_code(
     module = sys.modules[name[0]]
     file = getattr(module, "__file__", None)
     if is_installed(module) or not isinstance(file, str) or not Path(file).is_file():
+        return None
+    top_name = name[0].partition(".")[0]
+    if top_name in sys.stdlib_module_names:
+        warnings.warn(
+            f"the code of {label_of(fn)}() does not travel with the job: {file!r} bears the name of a module "
+            f"of the standard library, which goes before it on a worker. Rename {top_name!r}.",
+            stacklevel=2,
+        )
         return None
     if (source_hash(fn).edited and not force) or time.monotonic() < _down.get(plane, 0.0):
         return None

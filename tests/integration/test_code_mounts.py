@@ -211,6 +211,19 @@ def test_what_git_ignores_goes_by_value(q: SyncQueue, repo: Repo, daemon: Daemon
     assert q.result(inv) == 3
 
 
+def test_a_module_with_a_name_of_the_standard_library_is_told_at_the_submit(
+    q: SyncQueue, repo: Repo, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo.write("def f(x):\n    return x + 4\n", "wave")
+    monkeypatch.setitem(sys.modules, "wave", None)  # put back as it was
+    del sys.modules["wave"]
+    fn = importlib.import_module("wave").f
+    with pytest.warns(UserWarning, match=r"f\(\) does not travel.*standard library.*Rename 'wave'"):
+        inv = q.submit(thunk(fn, 1))
+    daemon.once("--allow-pickled")
+    assert q.result(inv) == 5
+
+
 def test_a_channel_that_is_down_is_a_warning_and_not_a_failed_submit(
     q: SyncQueue, repo: Repo, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
