@@ -60,7 +60,7 @@ def _from_here(inv_id: str, key: str, full: str, dest: str | os.PathLike[str] | 
 
 
 def _place(dest: str | os.PathLike[str], full: str) -> Path:
-    """Return the path that a destination means: one that is a folder, or ends in a slash, is one to put it in.
+    """Return the path that a destination means: a folder, or what ends in a slash, is one to put it in.
 
     Raises
     ------
