@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ for _name, _folder in _FOLDERS.items():
     (_HOME / _folder).mkdir(mode=0o700)
     os.environ[_name] = str(_HOME / _folder)
 os.environ.update(_ENVIRONMENT)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background has it, for all that it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
