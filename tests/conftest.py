@@ -39,7 +39,7 @@ for _name, _folder in _FOLDERS.items():
     (_HOME / _folder).mkdir(mode=0o700)
     os.environ[_name] = str(_HOME / _folder)
 os.environ.update(_ENVIRONMENT)
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background has it, for all that it starts
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
