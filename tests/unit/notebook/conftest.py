@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,8 @@ def bare_shell() -> Iterator[InteractiveShell]:
     shell = InteractiveShell.instance(config=config)
     yield shell
     InteractiveShell.clear_instance()
+    # Else each shell is kept to the end, and collects all garbage then: minutes for hundreds of them.
+    atexit.unregister(shell.atexit_operations)
 
 
 @pytest.fixture
