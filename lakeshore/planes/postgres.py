@@ -234,7 +234,7 @@ class PostgresDispatch(PruningByDays, Store):
     # -- opening --------------------------------------------------------------
 
     def _set_up(self, database: Database) -> None:
-        """Adopt the database: ours, brought up to date if older; without a plane, one is made."""
+        """Adopt the database; without a plane, one is made, and one of an older schema is refused."""
         database.check()
         with database.connection(writing=True) as tx:
             version = postgres_schema.version_of(tx, self._address)
