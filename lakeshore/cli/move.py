@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -136,12 +135,10 @@ def _side(text: str, name: Literal["SOURCE", "TARGET"]) -> contextlib.AbstractCo
         )
     if not text or "\0" in text or text == ":memory:":
         raise typer.BadParameter(f"{name} {text!r}: wants a SQLite file, or postgresql://…")
+    from lakeshore.cli.where import path_of
     from lakeshore.planes.sqlite_moving import SqliteSide
 
-    path = Path(text.removeprefix("sqlite:///")).expanduser().absolute()
-    if path.is_dir():
-        path /= settings.read().database.name
-    return contextlib.closing(SqliteSide(path, is_target=is_target))
+    return contextlib.closing(SqliteSide(path_of(text, settings.read()), is_target=is_target))
 
 
 def _is_gone(worker: dict[str, Any]) -> bool:

@@ -204,8 +204,9 @@ def open_store(text: str | None, environment: Settings) -> Store:
         raise PlaneUnavailable(
             f"--store {text.partition('://')[0]}://…: wants a SQLite file (PATH or sqlite:///PATH) or postgresql://…"
         )
-    path = Path(text.removeprefix("sqlite:///")).expanduser().absolute()
-    return Dispatch(path / environment.database.name if path.is_dir() else path, ns=ns)
+    from lakeshore.cli.where import path_of
+
+    return Dispatch(path_of(text, environment), ns=ns)
 
 
 def size(text: str, option: str) -> int:

@@ -40,6 +40,7 @@ PlaneAt = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plain http to another machine.")]
 
+_KEYWORDS = re.compile(r"(?:^|\s)(?:host|hostaddr|dbname|user|password|service)\s*=")
 _HOST_AND_PORT = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+):\d{1,5}")
 
 FIRST_CONTACT = 3.0
@@ -157,6 +158,10 @@ def store_file(text: str, environment: Settings) -> Path:
 def path_of(text: str, environment: Settings) -> Path:
     """Return the file that a path, a directory or ``sqlite:///PATH`` means, there or not."""
     path = Path(text.removeprefix("sqlite:///")).expanduser().absolute()
+    if _KEYWORDS.search(text) and not path.exists():  # libpq's other form: it may hold a password
+        raise typer.BadParameter(
+            "a PostgreSQL store is named postgresql://user@host:5432/database, not key=value."
+        )
     return path / environment.database.name if path.is_dir() else path
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from lakeshore import Dispatch, HttpDispatch
-from lakeshore.cli.where import Where, place
+from lakeshore import Dispatch, HttpDispatch, settings
+from lakeshore.cli.where import Where, path_of, place
 from lakeshore.planes.default import default_plane, set_default_plane
 
 
@@ -78,3 +78,9 @@ def test_a_plane_is_a_file_or_an_address(home):
     for plane, url in (("mysql://host/db", None), ("https://a", "https://b")):
         with pytest.raises(typer.BadParameter, match="--plane"):
             place(plane, url)
+
+
+def test_keys_and_values_of_a_database_are_refused_without_the_password(home):
+    with pytest.raises(typer.BadParameter, match="postgresql://user@host") as refused:
+        path_of("host=db password=s3cret", settings.read())
+    assert "s3cret" not in str(refused.value)
